@@ -10,8 +10,8 @@ flattened policy (paper, Eq. llm):
     z' = z / k  if H_resp > high and A_t > 0
     z' = z      otherwise
 
-With `hold`, which is not in the paper, tokens with a negative advantage take no part in the policy
-loss where H_resp < low. `decide` has all of it.
+With `hold`, which is not in the paper, negative advantages that lower the entropy below low, or
+raise it above high, take no part in the policy loss. `decide` has all of it.
 
 All entropies are in nats. This file needs only torch, the standard library and language_config.py
 beside it, which has the configuration and the ranges of its values. What moves these quantities
@@ -210,7 +210,11 @@ class Decision(NamedTuple):
 
 
 def decide(
-    token_entropy: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, era: Any
+    token_entropy: torch.Tensor,
+    log_probs: torch.Tensor,
+    advantages: torch.Tensor,
+    mask: torch.Tensor,
+    era: Any,
 ) -> Decision:
     """What an update does with each token of a batch, by the policy that sampled the batch.
 
@@ -219,6 +223,7 @@ def decide(
 
     Args:
         token_entropy: of the policy that sampled, (bsz, T) in nats, any floating dtype.
+        log_probs: of the tokens that were sampled, under that policy, (bsz, T).
         advantages: the trainer's, (bsz, T).
         mask: the tokens that the policy loss takes, (bsz, T), bool or 0/1.
         era: the EraConfig of the update.
@@ -229,13 +234,19 @@ def decide(
     Raises:
         ValueError: another shape; a bound or k out of range.
     """
+    _check_shapes(mask, token_entropy=token_entropy, log_probs=log_probs)
     mask = mask.bool()  # a mask in bf16 would count 601 tokens as 600
     entropy, rest = split_entropy(token_entropy, mask, era.top_fraction)
     bounds = {"low": era.low, "high": era.high, "min_advantage": era.min_advantage}
     scale = logit_scale(entropy, advantages, mask, k=era.k, **bounds)
     dropped = torch.zeros_like(mask)
     if era.hold:
-        dropped = mask & (advantages < 0) & (entropy < era.low).unsqueeze(-1)
+        # To first order a negative advantage raises the entropy H where the token is likelier than
+        # exp(-H). Why below low the others go too is in docs/llm/when-it-holds.md.
+        raises = log_probs + token_entropy > 0
+        below, above = (entropy < era.low).unsqueeze(-1), (entropy > era.high).unsqueeze(-1)
+        dropped = below | (above & raises)
+        dropped &= mask & (advantages < 0)
 
     length = mask.sum(-1)
     top_count = forking_count(length, era.top_fraction)

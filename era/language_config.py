@@ -103,9 +103,10 @@ class EraConfig:
         scale_advantages: also divide the advantage of a scaled token by its scale (the paper's
             equation for A').
         min_advantage: tokens with a larger advantage are eligible, >= 0. Eq. llm has 0.
-        hold: in a response with H_resp below low, tokens with a negative advantage take no part in
-            the policy loss: they count as if their advantage were 0, in means too. Above low
-            nothing changes. With k = 1 this acts alone. Not in the paper.
+        hold: keep some negative advantages out of the policy loss: in a response with H_resp below
+            low all of them, and with H_resp above high those of tokens likelier than exp(-H), H
+            being the entropy where the token was sampled. They count as if they were 0, in means
+            too. Between the bounds nothing changes. With k = 1 this acts alone. Not in the paper.
         compile: let kernels that torch (CPU) or Triton (CUDA) compiles read the logits; False
             leaves them to torch's own operations. `triton` is an older name of this field.
 

@@ -106,8 +106,9 @@ def loss(
         scales, dropped, advantages, entropies, end = [], [], [], [], 0
         of_rows = torch.ones_like(logits[..., :1])
         for i, (total, length) in enumerate(zip(totals, lengths)):
-            entropy, mask = original["entropy"][i][None], batch["loss_masks"][i][None]
-            decision = decide(entropy, batch["advantages"][i][None], mask, era)
+            sampled = original["entropy"][i][None], original["log_probs"][i][None]
+            advantages_of, mask = batch["advantages"][i][None], batch["loss_masks"][i][None]
+            decision = decide(*sampled, advantages_of, mask, era)
             scales.append(decision.scale[0])
             dropped.append(decision.dropped[0])
             advantages.append(decision.advantages[0])

@@ -135,7 +135,7 @@ class EraGRPOConfig(GRPOConfig):
     era_top_k: Optional[int] = _field("top_k", "log-probs over this many largest logits alone.")
     era_scale_advantages: bool = _field("scale_advantages", "divide advantages by the scale.")
     era_min_advantage: float = _field("min_advantage", "tokens above this advantage are scaled.")
-    era_hold: bool = _field("hold", "below era_low leave negative advantages out of the loss.")
+    era_hold: bool = _field("hold", "beyond the bounds leave negative advantages out of the loss.")
     era_compile: bool = _field("compile", "let compiled kernels read the logits.")
 
     def __post_init__(self):
@@ -280,7 +280,7 @@ class EraMixin:
             )
 
         # TRL shuffles and splits what this adds with the rest of the batch.
-        self._era_decide(branches["entropy"], output, mask)
+        self._era_decide(branches["entropy"], branches["original"], output, mask)
         output["era_old"], scale = old, output["era_scale"]
         if self.era.scales_logits:
             index = torch.where(scale == 1, 0, torch.where(scale > 1, 1, 2)).unsqueeze(-1)
@@ -431,7 +431,7 @@ class EraMixin:
             if self.era.changes_training:
                 self._era_check_rows(inputs, input_ids[:, -logits_to_keep:])
             if "era_scale" not in inputs:
-                self._era_decide(update.entropy, inputs, mask)
+                self._era_decide(update.entropy, log_probs.detach(), inputs, mask)
             self._era_set_advantages(inputs, mask)
             self._era_acted = True
         return (log_probs, None if notes and not wants_entropy else entropy, *others)
@@ -503,8 +503,9 @@ class EraMixin:
         entropy = None
         if "era_scale" not in inputs:
             with torch.no_grad():
-                entropy = fused_policy_terms(**common, entropy=True).entropy
-            self._era_decide(entropy, inputs, mask)
+                sampled = fused_policy_terms(**common, entropy=True)
+            entropy = sampled.entropy
+            self._era_decide(entropy, sampled.scaled, inputs, mask)  # under the scale 1
         terms = fused_policy_terms(
             **common,
             scale=inputs["era_scale"],
@@ -515,13 +516,14 @@ class EraMixin:
         entropy = entropy if terms.entropy is None else terms.entropy
         return {**terms._asdict(), "entropy": entropy if bonus else entropy.detach()}
 
-    def _era_decide(self, entropy, inputs, mask):
-        """Decide about a batch, by the entropies (B, T), nats, of the policy that sampled it.
+    def _era_decide(self, entropy, log_probs, inputs, mask):
+        """Decide about a batch, by entropies and log-probs (B, T) of the policy that sampled it.
 
         What is decided goes into `inputs`, and into the metrics of the update.
         """
         era = self.era.at(self.state.global_step)
-        decision = decide(entropy, _of_tokens(inputs["advantages"], mask), mask, era)
+        advantages = _of_tokens(inputs["advantages"], mask)
+        decision = decide(entropy, log_probs, advantages, mask, era)
         inputs["era_scale"], inputs["era_dropped"] = decision.scale, decision.dropped
         sums = decision.sums.stacked()
         self._era_sums = sums if self._era_sums is None else self._era_sums + sums

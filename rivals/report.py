@@ -8,13 +8,13 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import mean
 from typing import NamedTuple
 
 import pandas as pd
 from scipy import stats
 
 from era.gaussian_defaults import SAC_TARGET
+from era.language import KEPT_WITHIN
 from ledger.paper import load
 from ledger.statistics import (
     bootstrap,
@@ -26,7 +26,8 @@ from ledger.statistics import (
 from recipes import PROJECT
 from recipes.curves import at_end, over_all
 from recipes.pages import filled, table
-from rivals import control, equal, llm, pictures, records, trl, vision
+from rivals import control, equal, hold, llm, pictures, records, trl, vision
+from rivals.comparisons import curves_by_key, curves_of, difference, holm, joined, spread, stopped_table
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose, of
 
 DOCS = PROJECT / "docs"
@@ -36,93 +37,14 @@ WELCH = partial(stats.ttest_ind, equal_var=False)
 # --------------------------------------------------------------------------------------------------------------- cells
 
 
-def spread(values: pd.Series, digits: int) -> str:
-    """A cell of a table: the mean, and in brackets the smallest and the largest value."""
-    return f"{mean(values):.{digits}f} ({values.min():.{digits}f} to {values.max():.{digits}f})"
-
-
-def difference(one: pd.Series, other: pd.Series, digits: int, test: Callable = stats.ttest_rel) -> str:
-    """The mean of `one` minus that of `other`, with its 95 % interval if both have several seeds; bold if 0 is outside.
-
-    Args:
-        test: a test of scipy, paired by seed unless it is WELCH.
-    """
-    change = f"{one.mean() - other.mean():+,.{digits}f}"
-    if min(len(one), len(other)) < 2 or one.equals(other):
-        return change
-    low, high = test(one, other).confidence_interval()
-    cell = f"{change} ({low:+,.{digits}f} to {high:+,.{digits}f})"
-    return f"**{cell}**" if low > 0 or high < 0 else cell  # both are NaN where a seed has no value
-
-
 def chosen_and_fresh(numbers: pd.DataFrame, scores: pd.Series, settings: Mapping[str, Sequence[str]]) -> tuple:
     """The setting of each method that the rule chooses, and the numbers of its fresh runs."""
     chosen = choose(scores, settings)
     return chosen, {method: of(numbers, (method, setting), FRESH_SEEDS) for method, setting in chosen.items()}
 
 
-def joined(values: Iterable[float], form: str) -> str:
-    return ", ".join(format(value, form) for value in values)
-
-
-# -------------------------------------------------------------------------------------------------------- equal reward
-
-# What is compared where a rival is stopped at equal reward, and at equal H_resp; decimals.
-AT_REWARD, AT_ENTROPY = {"response_entropy": 2, "distinct_right": 1}, {"reward": 2, "distinct_right": 1}
-STOPPED = {equal.REWARD: AT_REWARD, equal.ENTROPY: AT_ENTROPY}
-STOPPED_NAMES = {"reward": "reward", "response_entropy": "H_resp", "distinct_right": "distinct right of 8"}
-Curves = list[tuple[pd.DataFrame, pd.DataFrame]]  # of a run and of its rival, for each seed
-
-
-def curves_by_key(host: str) -> pd.DataFrame:
-    """curves.csv of llm or trl by KEY."""
-    return records.read(f"{host}/curves").set_index(KEY).sort_index()
-
-
-def curves_of(known: pd.DataFrame, run: tuple, rival: tuple, seeds: Iterable[int]) -> Curves:
-    """The curves of the seeds that both arms have. known: by KEY; run, rival: task, method and setting."""
-    keys = ([(*arm, seed) for arm in (run, rival)] for seed in seeds)
-    return [tuple(known.loc[[key]] for key in pair) for pair in keys if all(key in known.index for key in pair)]
-
-
-def stopped_at(curves: Curves, by: str, columns: Iterable[str]) -> pd.DataFrame:
-    """For each seed the end of the run minus the rival where that is stopped, and `step`, at which it is."""
-    shown = list(dict.fromkeys(["step", equal.REWARD, equal.ENTROPY, *columns]))
-    return pd.DataFrame([equal.differences(run[shown], rival[shown], by) for run, rival in curves])
-
-
-def stopped_table(
-    first: str, name: str, lines: Iterable[tuple[str, Curves]], of: Mapping[str, Mapping[str, int]] = STOPPED
-) -> str:
-    """A line per arm whose curves are there: its end beside a rival, stopped where that has the same reward or H_resp.
-
-    Args:
-        first: the heading of the lines' names.
-        name: of the rival.
-        of: what is equal; what is compared there, and decimals.
-    """
-    heading, rows = [first], []
-    for by, columns in of.items():
-        heading += [
-            f"{name} has its {STOPPED_NAMES[by]} at step",
-            *(f"{STOPPED_NAMES[column]} there" for column in columns),
-        ]
-    for label, curves in lines:
-        if not curves:
-            continue
-        rows.append([label])
-        for by, columns in of.items():
-            found = stopped_at(curves, by, columns)
-            rows[-1].append(joined(found.step, ".0f").replace("nan", "never"))
-            for column, digits in columns.items():
-                values = found[column].dropna().reset_index(drop=True)
-                rows[-1].append(difference(values, 0 * values, digits) if len(values) else "-")
-    return table(heading, rows) if rows else "No pair of arms has finished."
-
-
 # ----------------------------------------------------------------------------------------------------------- LLM, verl
 
-HELD = 0.1  # nats from the setpoint
 # Heading: the column of a run's numbers, and decimals; at temperature 1 unless the heading names another.
 HEADINGS = {
     "H_resp": ("response_entropy", 2),
@@ -186,7 +108,7 @@ def setpoints_table(numbers: pd.DataFrame) -> str:
         for method in ("era", "adaptive"):
             entropies = ends["chain", method, share]
             entropies = entropies[entropies.index.isin((*TUNING_SEEDS, *FRESH_SEEDS))]
-            below, reached = (entropies < target - HELD).any(), ((entropies - target).abs() <= HELD).all()
+            below, reached = (entropies < target - KEPT_WITHIN).any(), ((entropies - target).abs() <= KEPT_WITHIN).all()
             lines[-1].append(f"{joined(entropies, '.2f')}: {'reached' if reached else 'not kept' if below else 'kept'}")
     return table(["setpoint, nats", "ERA", "adaptive bonus on H_resp"], lines)
 
@@ -375,7 +297,7 @@ def bound_table(numbers: pd.DataFrame, task: str) -> str:
             continue
         runs = numbers.loc[[(task, *arm, seed) for seed in seeds]]
         shown = [joined(runs[name], f".{digits}f") for name, digits in BOUND_MEASURES.items()]
-        kept = (runs.training_response_entropy >= trl.BOUND[task] - HELD).sum()
+        kept = (runs.training_response_entropy >= trl.BOUND[task] - KEPT_WITHIN).sum()
         shown.append(f"{kept} of {len(seeds)}")
         further = {"up_by_down": ".2f", "training_updates_below_low": ".0f", "rounds": ".1f"}
         if trl.arm(task, *arm).base != "era":  # these two are about ERA's bound
@@ -415,101 +337,6 @@ def bound_stopped(known: pd.DataFrame, task: str) -> str:
     arms = [arm for arm in dict.fromkeys((ERA, *added)) if arm != GRPO and arm[0] != "era-answers"]
     lines = [(bound_name(*arm), curves_of(known, (task, *arm), (task, *GRPO), trl.SEEDS)) for arm in arms]
     return stopped_table("arm", "GRPO", lines)
-
-
-def hold_seeds(numbers: pd.DataFrame, task: str, bound: float) -> Sequence[int]:
-    """The seeds that count: the later ones only if all of their runs are there."""
-    later = [
-        block for block in trl.HOLD if block[2] == trl.LATER_SEEDS and (block[0], trl.BOUND[task]) == (task, bound)
-    ]
-    keys = [
-        (task, method, setting, seed)
-        for _, methods, seeds in later
-        for method, values in methods.items()
-        for setting in values
-        for seed in seeds
-    ]
-    is_whole = bool(keys) and all(key in numbers.index for key in keys)
-    return (*trl.HOLD_SEEDS, *(trl.LATER_SEEDS if is_whole else ()))
-
-
-def hold_name(method: str, setting: str) -> str:
-    """An arm's name in trl-hold.md, where the bound is above the table."""
-    names = {"era": "ERA, k = 2", "era-negative": "ERA without negative advantages"}
-    return names.get(method) or trl.name(method, setting)
-
-
-def hold_table(numbers: pd.DataFrame, known: pd.DataFrame, task: str, bound: float, seeds: Sequence[int]) -> str:
-    """A line per arm of trl-hold.md, with a number for each seed; and which arms were not run."""
-    lines, not_run = [], []
-    for arm in sum(trl.hold_arms(task, bound), []):
-        keys = [key for key in ((task, *arm, seed) for seed in seeds) if key in numbers.index]
-        if not keys:
-            not_run.append(hold_name(*arm))
-            continue
-        runs = numbers.loc[keys]
-        lacking = pd.DataFrame([equal.shortfall(known.loc[[key]], bound) for key in keys], runs.index)
-        kept = (runs.training_response_entropy >= bound - HELD) & ~(lacking.worst > HELD)
-        shown = {**TRL_MEASURES, "training_response_entropy": 2}
-        cells = [joined(runs[name], f".{digits}f") for name, digits in shown.items()]
-        cells += [joined(lacking[name], ".2f").replace("nan", "-") for name in ("mean", "worst")]
-        lines.append([hold_name(*arm), *cells, f"{kept.sum()} of {len(keys)}"])
-    heading = ["reward", "pass@8", "distinct right of 32", "H_resp, last 10 steps", "shortfall", "worst of 20 updates"]
-    rows = [table(["arm", *heading, "kept"], lines)] if lines else []
-    return "\n\n".join([*rows, *([f"Not run: {'; '.join(not_run)}."] if not_run else [])])
-
-
-def hold_tables(numbers: pd.DataFrame) -> dict[str, str]:
-    """The tables of trl-hold.md, by the names of their places in it."""
-    known, tables, p_values, deciding, is_whole = curves_by_key("trl"), {}, {}, {}, True
-    for task, bound in trl.HELD:
-        seeds = hold_seeds(numbers, task, bound)
-        (first, *rivals), others = trl.hold_arms(task, bound)
-        against = {arm: curves_of(known, (task, *first), (task, *arm), seeds) for arm in rivals}
-        beside = {
-            arm: curves_of(known, (task, *arm), (task, *GRPO), seeds)
-            for arm in (first, *rivals, *others)
-            if arm != GRPO
-        }
-        title = f"{task} {bound:g}"
-        tables |= {
-            f"results {title}": hold_table(numbers, known, task, bound, seeds),
-            f"rivals {title}": stopped_table(
-                "hold with k = 8, beside", "it", ((hold_name(*arm), curves) for arm, curves in against.items())
-            ),
-            f"stopped {title}": stopped_table(
-                "arm", "GRPO", ((hold_name(*arm), curves) for arm, curves in beside.items())
-            ),
-        }
-        for arm, curves in against.items():
-            has_all = len(curves_of(known, (task, *first), (task, *arm), trl.HOLD_SEEDS)) == len(trl.HOLD_SEEDS)
-            is_whole &= has_all
-            tested = [(equal.REWARD, column) for column in AT_REWARD] + [(equal.ENTROPY, "reward")]
-            for by, column in tested if has_all else ():
-                values = stopped_at(curves, by, [column])[column].dropna()
-                where = "reward" if by == equal.REWARD else "H_resp"
-                name = f"`{task}` at {bound:g} nats, {hold_name(*arm)}: {STOPPED_NAMES[column]} at equal {where}"
-                p_values[name] = stats.ttest_1samp(values, 0).pvalue if len(values) > 1 and values.any() else math.nan
-                if arm == GRPO and by == equal.ENTROPY and bound == trl.BOUND[task]:
-                    deciding[name] = p_values[name]
-    waits = "it waits for the runs that are missing"
-    of_two = "; ".join(holm(deciding, 2)) or "none" if len(deciding) == 2 else waits
-    of_all = "; ".join(holm(p_values, 60)) or "none" if is_whole else waits
-    tables["holm"] = f"After Holm's correction, of the two that decide: {of_two}. Of all 60: {of_all}."
-    return tables
-
-
-def holm(p_values: Mapping[str, float], count: int, level: float = 0.05) -> list[str]:
-    """The names of the differences that remain after Holm's correction.
-
-    count: the number of all comparisons, those without a p-value included.
-    """
-    left = []
-    for name, p_value in sorted(p_values.items(), key=lambda item: item[1]):
-        if not p_value <= level / (count - len(left)):
-            break
-        left.append(name)
-    return left
 
 
 # -------------------------------------------------------------------------------------------------------------- vision
@@ -749,12 +576,12 @@ def obac_table() -> str:
 
 def pages() -> dict[Path, str]:
     """The pages with their tables, as the records have them."""
-    of_trl = trl_numbers()
+    of_trl, of_llm = trl_numbers(), llm_numbers()
     tables = {
-        "rivals/llm": llm_tables(llm_numbers()),
+        "rivals/llm": llm_tables(of_llm),
         "rivals/trl": trl_tables(of_trl),
         "rivals/trl-bound": bound_tables(of_trl),
-        "rivals/trl-hold": hold_tables(of_trl),
+        "rivals/trl-hold": hold.tables(of_trl, of_llm),
         "rivals/vision": vision_tables(vision.measures(records.read("vision/measures"))),
         "rivals/control": {"targets": ppo_table("H0 (sigma)", control.TARGETS)},
         "control/ppo": {

@@ -116,8 +116,9 @@ class EraTrainingWorker(TrainingWorker):
         """Put the scales, and what the loss needs of them, into `data`; return ERA's metrics."""
         era = self._era_of_update(data)
         mask = data["response_mask"].to_padded_tensor(0).bool()
-        entropy, advantages = (data[key].to_padded_tensor(0.0) for key in ("entropy", "advantages"))
-        decision = decide(entropy, advantages, mask, era)
+        keys = "entropy", "old_log_probs", "advantages"
+        entropy, log_probs, advantages = (data[key].to_padded_tensor(0.0) for key in keys)
+        decision = decide(entropy, log_probs, advantages, mask, era)
 
         if era.changes_advantages:
             data["advantages"] = response_to_nested(decision.advantages, data["response_mask"])

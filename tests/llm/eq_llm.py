@@ -34,11 +34,15 @@ def decide(h_resp, advantages, mask, low, high, k, min_advantage=0):
     return scale
 
 
-def dropped(h_resp, advantages, mask, low):
-    """Which tokens `hold` leaves out of the policy loss: those of negative advantage, where H_resp is below low."""
-    out = torch.zeros(mask.shape, dtype=torch.bool)
+def dropped(entropy, log_p, advantages, mask, low, high, top_fraction=0.2):
+    """Which tokens of negative advantage `hold` leaves out of the policy loss.
+
+    All where H_resp is below low; where it is above high, those likelier than exp(-entropy).
+    """
+    h_resp, out = response_entropies(entropy, mask, top_fraction), torch.zeros(mask.shape, dtype=torch.bool)
     for b, t in mask.nonzero().tolist():
-        out[b, t] = h_resp[b] < low and advantages[b, t] < 0
+        is_likely = log_p[b, t] > -entropy[b, t]
+        out[b, t] = advantages[b, t] < 0 and (h_resp[b] < low or (h_resp[b] > high and is_likely))
     return out
 
 

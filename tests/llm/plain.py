@@ -34,11 +34,14 @@ def decide(entropy, batch, settings):
     return eq_llm.decide(h_resp, batch["advantages"], mask, low, high, era["k"], era.get("min_advantage", 0))
 
 
-def dropped(entropy, batch, settings):
+def dropped(logits, entropy, batch, settings):
     """The tokens whose advantage is 0 in the policy loss."""
-    mask, (low, _) = response_mask(batch, settings), bounds(settings)
-    out = eq_llm.dropped(h_responses(entropy, batch, settings), batch["advantages"], mask, low)
-    return out & settings.get("era", {}).get("hold", False)
+    era, mask = settings.get("era", {}), response_mask(batch, settings)
+    if not era.get("hold"):
+        return torch.zeros_like(mask)
+    log_p, _ = log_prob(logits, batch["responses"], torch.ones_like(entropy))
+    fraction = era.get("top_fraction", 0.2)
+    return eq_llm.dropped(entropy, log_p, batch["advantages"], mask, *bounds(settings), fraction)
 
 
 def h_responses(entropy, batch, settings):
@@ -67,16 +70,16 @@ def entropies(result, settings):
 
 def metrics(result, settings):
     """era/... of one update, from their definitions."""
-    entropy, batch, (low, high) = entropies(result, settings), result["batch"], bounds(settings)
+    (logits, entropy), batch, (low, high) = start(result, settings), result["batch"], bounds(settings)
     mask, scale = response_mask(batch, settings), decide(entropy, batch, settings)
     assert not mask.any(-1).all(), "the case must have an empty response"
-    values = eq_llm.metrics(entropy, mask, scale, dropped(entropy, batch, settings), low, high)
+    values = eq_llm.metrics(entropy, mask, scale, dropped(logits, entropy, batch, settings), low, high)
     return {**values, "era/lost_fraction": float(values["era/response_entropy"] < low - 0.1)}
 
 
-def advantages_of(entropy, batch, scale, settings):
+def advantages_of(logits, entropy, batch, scale, settings):
     """What the loss takes: A' = A / scale, and 0 for those that are dropped."""
-    kept = batch["advantages"].masked_fill(dropped(entropy, batch, settings), 0)
+    kept = batch["advantages"].masked_fill(dropped(logits, entropy, batch, settings), 0)
     return kept / (scale if settings.get("era", {}).get("scale_advantages") else 1)
 
 
@@ -116,7 +119,7 @@ def train(result, settings):
         logits, entropy = policy(model, batch, settings)
         scale = decide(entropy, batch, settings)
         old, old_kept = log_prob(logits, batch["responses"], scale, top_k)
-        advantages = advantages_of(entropy, batch, scale, settings)
+        advantages = advantages_of(logits, entropy, batch, scale, settings)
 
     clip, is_gspo = settings.get("clip", 0.2), settings.get("policy_loss", {}).get("loss_mode") == "gspo"
     micro, mini = settings["micro_batch"], settings.get("mini_batch", settings["bsz"])

@@ -56,7 +56,7 @@ def test_half_precision_counts_and_averages_exactly(era, dtype, length):
     """16,383 entropies of 5 nats have a sum beyond fp16."""
     mask, entropy = torch.ones(2, length, dtype=dtype), torch.full((2, length), 5.0, dtype=dtype)
     for fraction in (0.2, 1.0):
-        found = era.decide(entropy, mask, mask, EraConfig(enable=True, top_fraction=fraction))
+        found = era.decide(entropy, mask, mask, mask, EraConfig(enable=True, top_fraction=fraction))
         count = math.floor(Fraction(str(fraction)) * length)
         of_responses, of_tokens = [10, 2, 0, 2], [2 * length, 2 * length, 0]
         of_split = [10 * count, 2 * count, 10 * (length - count), 2 * (length - count)]
@@ -118,12 +118,15 @@ def test_a_decision_is_that_of_the_definitions(era, k, fields):
     mask[0], advantages[1, 2] = False, -1.5
     h_resp = eq_llm.response_entropies(entropy, mask)
     low, high = sorted(h_resp[1:])[13], 0.97
+    log_p = -2 * torch.rand(40, 9, dtype=torch.double)
     config = EraConfig(enable=True, k=k, low=low, high=high, **fields)
-    found = era.decide(entropy.masked_fill(~mask, math.nan), advantages, mask, config)
+    tensors = (tensor.masked_fill(~mask, math.nan) for tensor in (entropy, log_p))
+    found = era.decide(*tensors, advantages, mask, config)
     scale = eq_llm.decide(h_resp, advantages, mask, low, high, k, fields.get("min_advantage", 0))
-    dropped = eq_llm.dropped(h_resp, advantages, mask, low) & fields.get("hold", False)
+    dropped = eq_llm.dropped(entropy, log_p, advantages, mask, low, high) & fields.get("hold", False)
     of_loss = advantages.masked_fill(dropped, 0) / (scale if "scale_advantages" in fields else 1)
-    assert dropped.sum() > 10 or not fields
+    is_above = torch.tensor(h_resp)[:, None] > high
+    assert not fields or min((dropped & side).sum() for side in (is_above, ~is_above)) > 5
     for ours, expected in ((found.scale, scale), (found.dropped, dropped), (found.advantages, of_loss)):
         torch.testing.assert_close(ours, expected, rtol=1e-15, atol=0)
     assert (found.advantages is advantages) == (not fields)

@@ -16,7 +16,7 @@ from era.language_config import EraConfig
 pytestmark = pytest.mark.slow
 
 P = torch.tensor([0.5, 0.2, 0.15, 0.1, 0.05], dtype=torch.double)
-IS_RIGHT = torch.tensor([True, False, True, False, True])
+IS_RIGHT = torch.tensor([False, True, True, False, True])
 
 
 def expected_update(p, is_right, answers, **era):
@@ -28,7 +28,8 @@ def expected_update(p, is_right, answers, **era):
     advantages = (reward - reward.mean(-1, keepdim=True)) / (reward.std(-1, keepdim=True) + 1e-300)
     each = advantages.view(-1, 1)
     config = EraConfig(enable=True, top_fraction=1.0, **era)
-    decision = decide(entropy.expand_as(each), each, torch.ones_like(each), config)
+    log_p = p.log()[groups].view(-1, 1)
+    decision = decide(entropy.expand_as(each), log_p, each, torch.ones_like(each), config)
     log_probs = (logits * decision.scale).log_softmax(-1).gather(-1, groups.view(-1, 1))
     probability = p[groups].prod(-1)
     objective = (probability * (decision.advantages * log_probs).view_as(groups).mean(-1)).sum()
@@ -49,7 +50,9 @@ def test_the_expected_update(k, answers, side):
     update, c = expected_update(P, IS_RIGHT, answers, k=k, **bounds)
     torch.testing.assert_close(update, c * (positive + negative), rtol=0, atol=1e-14)
     held, _ = expected_update(P, IS_RIGHT, answers, k=k, hold=True, **bounds)
-    kept = 0 if side == "below" else negative
+    # Above, of the wrong tokens the first alone is likelier than exp(-H).
+    dropped = wrong * (P > 0.4) if side == "above" else wrong
+    kept = negative + (dropped - dropped.sum() * P) / wrong.sum()
     torch.testing.assert_close(held, c * (positive + kept), rtol=0, atol=1e-14)
 
 

@@ -11,7 +11,7 @@ from scipy import stats
 
 from ledger.statistics import detectable
 from recipes.curves import at_end, over_all
-from rivals import control, equal, llm, pictures, records, report, trl, vision
+from rivals import comparisons, control, equal, hold, llm, pictures, records, report, trl, vision
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose
 from tools import pages
 
@@ -43,13 +43,13 @@ def test_the_rule():
 def test_holms_correction():
     """By hand: 0.05 / 14 is .0036, 0.05 / 13 .0038, 0.05 / 12 .0042."""
     p_values = {"b": 0.0037, "a": 0.001, "c": 0.0043, "none": math.nan}
-    assert report.holm(p_values, 14) == ["a", "b"]
-    assert report.holm({"c": 0.0037}, 14) == []
+    assert comparisons.holm(p_values, 14) == ["a", "b"]
+    assert comparisons.holm({"c": 0.0037}, 14) == []
 
 
 def test_single_seeds_and_equal_ones_have_no_interval():
-    assert report.difference(pd.Series([2.0]), pd.Series([1.5]), 1) == "+0.5"
-    assert report.difference(pd.Series([1.0, 1.0]), pd.Series([1.0, 1.0]), 2) == "+0.00"
+    assert comparisons.difference(pd.Series([2.0]), pd.Series([1.5]), 1) == "+0.5"
+    assert comparisons.difference(pd.Series([1.0, 1.0]), pd.Series([1.0, 1.0]), 2) == "+0.00"
 
 
 # ----------------------------------------------------------------------------------------------------------- LLM, verl
@@ -192,12 +192,12 @@ def test_a_rival_is_stopped_at_equal_reward_and_at_equal_entropy():
 
 def test_sentences_on_grpo_stopped_earlier_have_the_numbers_of_the_records(monkeypatch):
     """In the main text those of the tables, and beside them those of other windows than 15 updates."""
-    known = report.curves_by_key("trl")
+    known = comparisons.curves_by_key("trl")
 
     def interval(arm, by, column, digits, updates=equal.WINDOW, task="pairs"):
         monkeypatch.setattr(equal, "WINDOW", updates)
-        curves = report.curves_of(known, (task, *arm), (task, "grpo", "0"), trl.SEEDS)
-        values = report.stopped_at(curves, by, [column])[column]
+        curves = comparisons.curves_of(known, (task, *arm), (task, "grpo", "0"), trl.SEEDS)
+        values = comparisons.stopped_at(curves, by, [column])[column]
         mean, low, high = (
             f"{value:.{digits}f}" for value in (values.mean(), *stats.ttest_1samp(values, 0).confidence_interval())
         )
@@ -261,15 +261,16 @@ def test_tables_of_what_holding_is_worth(tmp_path, monkeypatch):
     def tables():
         files = {"trl/runs": pd.DataFrame(runs), "trl/samples": pd.DataFrame(samples), "trl/curves": pd.concat(curves)}
         monkeypatch.setattr(records, "read", files.get)
-        return report.hold_tables(report.trl_numbers())
+        numbers = report.trl_numbers()
+        return hold.host_tables(numbers, hold.TRL, hold.held_in_trl(numbers), "holm")
 
-    hold, kept_low = [2.0, 1.2, 1.15, 1.15, 1.15, 1.15], [2.0, 1.2, 0.9, 0.9, 0.9, 1.15]
+    held, kept_low = [2.0, 1.2, 1.15, 1.15, 1.15, 1.15], [2.0, 1.2, 0.9, 0.9, 0.9, 1.15]
     falling = [2.0, 1.5, 1.2, 0.9, 0.6, 0.3]
     for seed in (4, 5, 6):
-        add(("era-hold", "8"), seed, hold if seed != 5 else kept_low, [0.2, 0.5, 0.7 + seed / 100, 0.8, 0.9, 0.9])
+        add(("era-hold", "8"), seed, held if seed != 5 else kept_low, [0.2, 0.5, 0.7 + seed / 100, 0.8, 0.9, 0.9])
         add(("grpo", "0"), seed, falling, [0.2, 0.3, 0.4, 0.6, 0.8, 0.9])
     for seed in (4, 5):
-        add(("era-hold", "4"), seed, hold, [0.2, 0.5, 0.7, 0.8, 0.9, 0.9])
+        add(("era-hold", "4"), seed, held, [0.2, 0.5, 0.7, 0.8, 0.9, 0.9])
     found = tables()
     assert set(found) == {
         *(f"{kind} {task} {bound:g}" for kind in ("results", "rivals", "stopped") for task, bound in trl.HELD),
@@ -287,7 +288,7 @@ def test_tables_of_what_holding_is_worth(tmp_path, monkeypatch):
     assert len(rival) == 3 and rival[2].startswith("| GRPO | never, never, never | - | - |")
     assert "0.8" not in found["rivals pairs 0.8"] and "waits for the runs" in found["holm"]
     for seed in trl.LATER_SEEDS:
-        add(("era-hold", "8"), seed, hold, [0.9] * 6)
+        add(("era-hold", "8"), seed, held, [0.9] * 6)
     assert tables()["results pairs 1.2"].splitlines()[2].count("0.90,") == 2  # not all of them are there
     for _, methods, seeds in trl.HOLD:
         if seeds == trl.LATER_SEEDS:
@@ -299,12 +300,43 @@ def test_tables_of_what_holding_is_worth(tmp_path, monkeypatch):
         for arm in trl.hold_arms(task, bound)[0]:
             for seed in trl.HOLD_SEEDS:
                 if (task, *arm, seed) not in {tuple(run[name] for name in KEY) for run in runs}:
-                    ends = hold if arm[0] == "era-hold" else falling
+                    ends = held if arm[0] == "era-hold" else falling
                     rewards = [0.2, 0.5, 0.7, 0.8, 0.9, 0.9] if arm[0] == "era-hold" else [0.2, 0.3, 0.4, 0.6, 0.7, 0.8]
                     add(arm, seed, ends, [reward + seed / 1000 for reward in rewards], task)
     text = tables()["holm"]  # though the bonus and the smaller step have no later seeds
     assert "waits" not in text
     assert "of the two that decide: `pairs50-400` at 1.6 nats, GRPO: reward at equal H_resp. Of all 60: `pairs`" in text
+
+
+def test_tables_of_holding_in_verl(monkeypatch):
+    """Hold ends at 1.5 nats and .8; GRPO has a reward of .8 at step 25, with 1.2 nats, and 1.5 at step 20, with .7."""
+    numbers, curves, seeds = {}, [], llm.HOLD_SEEDS
+
+    def add(arm, entropies, rewards, accuracy):
+        for seed in seeds:
+            key = ("chain-goal", *arm, seed)
+            moved = [reward + seed / 1e4 for reward in rewards]
+            curves.append(curve(entropies, moved).assign(**dict(zip(KEY, key))))
+            of_end = {"pass_at_1": accuracy, "best_accuracy": accuracy + seed / 1e4, "d@.95": 0.0}
+            numbers[key] = {**of_end, "reward": rewards[-1], "training_response_entropy": entropies[-1]}
+
+    def tables():
+        monkeypatch.setattr(records, "read", {"llm/curves": pd.concat(curves)}.get)
+        known = pd.DataFrame.from_dict(numbers, orient="index").rename_axis(KEY)
+        return hold.host_tables(known, hold.VERL, hold.held_in_verl(), "holm verl")
+
+    chain_goal = hold.held_in_verl()[0]
+    add(("era-hold", "8"), [2.2, 1.9, 1.6, 1.5, 1.5, 1.5], [0.2, 0.4, 0.8, 0.8, 0.8, 0.8], 0.9)
+    add(("grpo", "1"), [2.1, 1.8, 1.5, 1.2, 0.9, 0.6], [0.5, 0.6, 0.7, 0.8, 0.9, 1.0], 0.7)
+    found = tables()
+    lines = found["results chain-goal 1.54"].splitlines()
+    of_seeds = ", ".join(["{}"] * len(seeds)).format
+    assert lines[2].startswith(f"| ERA with hold, k = 8 | {of_seeds(*['0.90'] * 5)} |") and "| 5 of 5 |" in lines[2]
+    assert "| 0 of 5 |" in lines[3] and lines[-1].startswith("Not run: ERA, k = 8;")
+    cells = found["rivals chain-goal 1.54"].splitlines()[2].split(" | ")
+    assert cells[0] == "| GRPO" and cells[1] == of_seeds(*["25"] * 5) and cells[3] == of_seeds(*["20"] * 5)
+    assert cells[2].startswith("**+0.30 (") and cells[4].startswith("**+0.10 (") and "waits" in found["holm verl"]
+    assert found["results chain 0.99"] == "No run has finished." and (chain_goal.bound - 1.54) < 0.01
 
 
 # -------------------------------------------------------------------------------------------------------------- vision
@@ -483,8 +515,8 @@ def test_what_is_said_of_uniform_mixing_and_logit_norm():
     _, fresh = report.vision_runs(numbers)
     pairs = {variant: (f"era, {variant}", f"uniform_mixing, {variant}") for variant in ("plain", "off")}
     nll = {name: [fresh[arm]["nll", vision.TEST] for arm in arms] for name, arms in pairs.items()}
-    assert report.difference(*nll["plain"], 3) == "-0.014 (-0.047 to +0.018)"
-    assert report.difference(*nll["off"], 3) == "-0.009 (-0.041 to +0.023)"
+    assert comparisons.difference(*nll["plain"], 3) == "-0.014 (-0.047 to +0.018)"
+    assert comparisons.difference(*nll["off"], 3) == "-0.009 (-0.041 to +0.023)"
     top1 = [fresh[arm]["top1", vision.SHIFTED].mean() for arm in ("logit_norm, scaled", report.REFERENCE)]
     assert top1 == pytest.approx([73.8, 66.6], abs=0.05)
     reference = fresh[report.REFERENCE]["nll", vision.SHIFTED]

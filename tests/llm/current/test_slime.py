@@ -65,13 +65,15 @@ def arithmetic(logits, batch, per_token, k, divided, hold):
         end += total
         mask, advantages = batch["loss_masks"][i], batch["advantages"][i].double()
         rows, labels = z[end - length - 1 : end - 1] / TEMPERATURE, batch["unconcat_tokens"][i][-length:]
-        entropy = torch.distributions.Categorical(logits=rows.detach()).entropy()[mask.bool()]
+        policy = torch.distributions.Categorical(logits=rows.detach())
+        entropy = policy.entropy()[mask.bool()]
         count = max(1, int(FRACTION * len(entropy)))
         of_response = entropy.sort(descending=True).values[:count].mean() if len(entropy) else torch.nan
         factor = k if of_response < LOW else 1 / k if of_response > HIGH else 1.0
         scale = torch.where(advantages > 0, factor, 1.0)
         log_p = (rows * scale[:, None]).log_softmax(-1).gather(-1, labels[:, None])[:, 0]
-        left_out = (advantages < 0) & bool(hold and of_response < LOW)
+        likely = policy.log_prob(labels) > -policy.entropy()
+        left_out = (advantages < 0) & hold & ((of_response < LOW) | ((of_response > HIGH) & likely))
         share = torch.where(left_out, 0.0, advantages) / (scale if divided else 1)
         denominator = 1 if per_token else max(1, mask.sum())
         loss = loss - (share * (log_p - log_p.detach()).exp() * mask).sum() / denominator

@@ -41,10 +41,12 @@ def decide(entropy, advantages, mask, era):
     return eq_llm.decide(h_resp, advantages, mask, era.low, era.high, era.k, era.min_advantage)
 
 
-def dropped(entropy, advantages, mask, era):
+def dropped(logits, batch, advantages, mask, era):
     """The tokens whose advantage is 0 in the loss."""
-    h_resp = eq_llm.response_entropies(entropy, mask, era.top_fraction)
-    return eq_llm.dropped(h_resp, advantages, mask, era.low) if era.hold else torch.zeros_like(mask).bool()
+    if not era.hold:
+        return torch.zeros_like(mask).bool()
+    log_p, bounds = chosen(logits.log_softmax(-1), batch), (era.low, era.high)
+    return eq_llm.dropped(entropy_of(logits), log_p, advantages, mask, *bounds, era.top_fraction)
 
 
 def transformed(logits, scale, batch, era):
@@ -139,7 +141,7 @@ def loss_of(model, sampled_by, first, batch, args, era, ranks):
         old_original = chosen(z_old.log_softmax(-1), batch)
         decided = entropy_of(z_old), advantages, mask, era
         scale = decide(*decided) if era.enable else torch.ones_like(mask)
-        of_loss = advantages.masked_fill(dropped(*decided), 0)
+        of_loss = advantages.masked_fill(dropped(z_old, batch, advantages, mask, era), 0)
         old = transformed(z_old, scale, batch, era)
     z = logits_of(model, batch, args)
     new, original, entropy = transformed(z, scale, batch, era), chosen(z.log_softmax(-1), batch), entropy_of(z)

@@ -316,10 +316,10 @@ def test_metrics_are_those_of_their_definitions(policy, era_k, hold):
     for batch in trainer.seen[: 4 if policy else 1]:
         mask = plain_grpo.mask_of(batch)
         with torch.no_grad():
-            entropy = plain_grpo.entropy_of(plain_grpo.logits_of(start, batch, trainer.args))
-        advantages = batch["advantages"].unsqueeze(-1).expand(mask.shape)
-        decided = entropy, advantages, mask, trainer.era
-        tensors = entropy, mask, plain_grpo.decide(*decided), plain_grpo.dropped(*decided)
+            logits = plain_grpo.logits_of(start, batch, trainer.args)
+        entropy = plain_grpo.entropy_of(logits)
+        decided = batch["advantages"].unsqueeze(-1).expand(mask.shape), mask, trainer.era
+        tensors = entropy, mask, plain_grpo.decide(entropy, *decided), plain_grpo.dropped(logits, batch, *decided)
         parts += [[torch.nn.functional.pad(one, (0, 12 - one.size(1))) for one in tensors]]
     of_update = parts[:2] if era_k == 1 and not hold else parts
     wanted = eq_llm.metrics(*map(torch.cat, zip(*of_update)), trainer.era.low, trainer.era.high)

@@ -189,7 +189,8 @@ class ActorHooks:
             end="This step's update was not begun; checkpoints are as they were.",
         )
         mask = response_mask(batch, data.meta_info.get("multi_turn", False))
-        decision = decide(batch[TOKEN_ENTROPY], batch["advantages"], mask, era)
+        tensors = batch[TOKEN_ENTROPY], batch["old_log_probs"], batch["advantages"]
+        decision = decide(*tensors, mask, era)
         batch["advantages"] = decision.advantages
         if era.scales_logits:
             batch[LOGIT_SCALE] = decision.scale
