@@ -51,7 +51,7 @@ def _training(steps: pd.DataFrame, curves: list[str]) -> tuple[pd.DataFrame, pd.
     """What a run's training was like: at its end, and means of these columns over WINDOW steps."""
     for column in ("reward", "response_entropy"):
         if len(lacking := steps.global_step[steps[column].isna()]):
-            raise ValueError(f"step {lacking.iloc[0]} has no {column}")
+            raise ValueError(f"step {lacking.iloc[0]:.0f} has no {column}")
     last = steps.tail(LAST)
     ends = {
         "reward": last.reward.mean(),
