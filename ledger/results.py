@@ -151,6 +151,8 @@ def read_folder(root: Path, paper: Paper, with_modified: bool = False) -> Iterat
                 result.why = f"cannot be read ({type(error).__name__}: {error})"
             yield result
     for error in unlisted:
+        if isinstance(error, FileNotFoundError):  # records/ may be missing
+            continue
         folder = Path(error.filename)
         yield Result(False, *named(folder), folder, why=f"cannot be listed ({error.strerror})")
 
