@@ -9,7 +9,8 @@ are the run's. It checks for what verl would silently train with, or would stop 
 and for what most first runs lack; verl reports the rest itself when it starts. Exit code 0: nothing is missing.
 3: the run has reached its last step. 1: something is missing.
 
-Where verl cannot be imported, its configuration cannot be composed, and only the packages are checked.
+Where verl cannot be imported, packages, GPUs, and whether model and data are there, are checked by the standard library
+alone.
 Beside this file, preflight_settings.py and preflight_names.py look at the configuration, preflight_model.py,
 preflight_data.py and preflight_checkpoint.py at folders and files.
 """
@@ -27,7 +28,7 @@ from types import SimpleNamespace
 from . import check_gpu_environment
 from .preflight_checkpoint import TRACKER as TRACKER  # "as": model.py, evaluate.py and others have it from here
 from .preflight_checkpoint import checkpoint_problems, reached_step
-from .preflight_data import data_problems
+from .preflight_data import VARIABLES, data_problems, missing_file
 from .preflight_model import QWEN_MATH_POSITIONS as QWEN_MATH_POSITIONS
 from .preflight_model import load_tokenizer, model_problems
 from .preflight_model import positions as positions
@@ -162,6 +163,19 @@ def gpu_problems(nodes: int, wanted: int) -> Iterator[str]:
         )
 
 
+def problems_without_verl(framework: str) -> Iterator[str]:
+    """What can be said where verl's configuration cannot be composed: by the variables that launch.sh gives."""
+    yield from environment_problems(framework)
+    given = [os.environ.get(name) for name in ("NNODES", "GPUS_PER_NODE", "MODEL_PATH", *VARIABLES.values())]
+    if None in given:  # not started by launch.sh
+        return
+    nodes, gpus, model, *files = given
+    yield from gpu_problems(int(nodes), int(gpus))
+    yield from model_problems(Path(model), longest=0)
+    for key, file in zip(VARIABLES, files):
+        yield from missing_file(key, Path(file))
+
+
 def write_record(config, overrides: list[str], entry: str, added: int) -> None:
     """Write run.json of a run that starts now, in the folder of its checkpoints.
 
@@ -203,20 +217,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--record", metavar="ENTRY", help=record)
     added = "how many of the overrides, the last ones, the user has added to the recipe's"
     parser.add_argument("--added", type=int, default=0, metavar="N", help=added)
-    missing = "the folder in which verl 0.4.1's checkout will be; only the packages are checked"
+    missing = "the folder in which verl 0.4.1's checkout will be; all but its own settings is checked"
     parser.add_argument("--without-checkout", metavar="FOLDER", help=missing)
     args = parser.parse_args(arguments)
     lacks, config = [], None
     try:
         if args.without_checkout:
             lacks.append(f"checkout: no {args.without_checkout}. Run `make apply`, then this check again.")
-            lacks.extend(environment_problems("verl"))
+            lacks.extend(problems_without_verl("verl"))
         elif IS_PATCHED_CHECKOUT and not find_spec("recipe.dapo"):
             lacks.append(
                 f"checkout: {Path.cwd()} was made from verl's source package, which lacks recipe/dapo, the trainer of "
                 "the paper's runs. Move it away and run: python3 apply.py apply verl --source git"
             )
-            lacks.extend(environment_problems("verl"))
+            lacks.extend(problems_without_verl("verl"))
         else:
             config = checked_config(args.config_dir, args.overrides, lacks)
         if config is not None and (step := reached_step(config)) is not None:
@@ -242,8 +256,8 @@ def checked_config(config_dir: str, overrides: list[str], lacks: list[str]):
 
         check = verl_check()
     except ImportError as error:
-        lacks.extend(environment_problems("verl" if IS_PATCHED_CHECKOUT else "verl-0.9"))
-        if not lacks:
+        lacks.extend(problems_without_verl("verl" if IS_PATCHED_CHECKOUT else "verl-0.9"))
+        if not any(problem.startswith("packages: ") for problem in lacks):
             lacks.append(f"packages: {sys.executable}: {error}. Set PYTHON to that of the environment that trains.")
         return None
     config = None
