@@ -3,14 +3,10 @@
     era.discrete    classifiers: logits whose softmax has a minimum entropy
     era.continuous  Gaussian policies: standard deviations with a minimum entropy
     era.language    language-model policies: log-probs of sharpened or flattened logits
-    era.verl        a plug-in for verl 0.9.0 and 0.9.1
-    era.trl, era.axolotl, era.slime
-                    plug-ins for these; era.refusals says what does not go together with ERA
-    era.timm        the classifiers of an installed timm, 1.0.20 to 1.0.31
-    era.stable_baselines3, era.sbx, era.rsl_rl
-                    policies for these frameworks; era.continuous_jax is era.continuous in JAX
 
-Import from these modules: this one imports nothing. All entropies are in nats.
+A plug-in has the name of its host: era.trl, era.timm, era.brax, ... README.md lists them, and
+era.refusals says what is not supported in those for language models. Import from these modules:
+this one imports nothing. All entropies are in nats.
 """
 
 __version__ = "0.1.0"

@@ -94,8 +94,10 @@ class EraPlugin(BasePlugin):
             or cfg.get("trainer_cls") == _TRAINER
             or any(name in cfg for name in _TYPES)
         )
+
+        # Keys and options that Axolotl would drop. Without the prefix a field's name (`low`) counts
+        # at the top of a file that asks for ERA.
         fields = f"ERA's fields are, in no group, {', '.join(_TYPES)}"
-        # Without the prefix a field's name (`low`) counts at the top of a file that asks for ERA.
         keys = misplaced(cfg, _TYPES, ("",) if asked else ())
         problems = [f"{key} would be ignored; {fields}." for key in keys]
         if Path(sys.argv[0]).name == "axolotl":  # its python launcher forgets unknown options
@@ -104,6 +106,7 @@ class EraPlugin(BasePlugin):
         self._in_use = bool(asked or problems)
         if not self._in_use:
             return
+
         if listed.count(_PLUGIN) > 1:
             problems.append(f"plugins names {_PLUGIN} more than once.")
         if cfg.get("era_enable") is None:
@@ -113,6 +116,7 @@ class EraPlugin(BasePlugin):
             enable = _config_of(cfg).enable
         except ValueError as error:
             problems.append(str(error))
+
         trl = cfg.get("trl") or {}
         present = {
             "rl": cfg.get("rl") not in ("grpo", "gdpo") and f"rl={cfg.get('rl')}",

@@ -73,12 +73,12 @@ def with_settings_of(make: Callable) -> Callable[[Callable], Callable]:
     def decorate(factory: Any) -> Callable:
         own = dict(inspect.signature(factory).parameters)
         del own["settings"]
-        of_brax = [
+        brax_settings = [
             parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
             for name, parameter in inspect.signature(make).parameters.items()
             if name not in own and name not in WITHOUT_ERA
         ]
-        factory.__signature__ = inspect.Signature([*own.values(), *of_brax])
+        factory.__signature__ = inspect.Signature([*own.values(), *brax_settings])
         return factory
 
     return decorate

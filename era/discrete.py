@@ -76,6 +76,7 @@ def attach_era(
             its own. Its forward raises TypeError where the output is not one tensor, and ValueError
             where the output's shape is not (..., num_classes).
     """
+    # What would not reach the activation, or would have it twice.
     name = type(model).__name__
     made = isinstance(model, (torch.jit.ScriptModule, torch.fx.GraphModule))
     if made or hasattr(model, "_orig_mod") or isinstance(getattr(model, "module", None), nn.Module):
@@ -101,11 +102,14 @@ def attach_era(
             f"A part of this {name} already has ERA, so attaching it again would apply it twice. "
             f"Build the {name} from a model without ERA. Nothing was attached."
         )
+
     num_classes: Any = model.num_classes
     model.era = EntropyRegularizingActivation(num_classes, min_entropy, tau, inverse)
     if not hasattr(type(model), "without_era"):
         cls: Any = type(model)  # mypy takes no class for hashable
         model.__class__ = _with_era(cls)
+
+    # timm saves this dictionary beside the weights.
     saved = getattr(model, "pretrained_cfg", None)
     if isinstance(saved, dict):
         saved.update({f"era_{name}": getattr(model.era, name) for name in SETTING})
@@ -195,6 +199,7 @@ def saved_setting(path: str) -> Optional[Dict[str, Any]]:
     """
     if os.path.splitext(path)[1].lower() in (".safetensors", ".npz", ".npy"):
         return UNKNOWN
+
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):  # train.py's arguments
             saved = torch.load(
@@ -208,8 +213,10 @@ def saved_setting(path: str) -> Optional[Dict[str, Any]]:
         ) from None
     if not isinstance(saved, dict):
         return UNKNOWN
+
+    # train.py's arguments say it; without any, what torch.save keeps beside the weights.
     if args := saved.get("args"):
-        return (args if isinstance(args, dict) else vars(args)).get("era")
+        return (args if isinstance(args, dict) else vars(args)).get("era_setting")
     for name, metadata in getattr(saved.get("state_dict", saved), "_metadata", {}).items():
         if name.split(".")[-1] == "era" and "min_entropy" in metadata:
             return {key: metadata[key] for key in SETTING}

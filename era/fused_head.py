@@ -7,16 +7,12 @@ ERA in turn replaces the forward of the model itself, by one that calls the func
 era/log_probs_fused.py.
 """
 
-import importlib
 import re
 from typing import Any, Callable
 
 import torch
 
-# language_config.py, beside this file; era_config.py in a patched checkout.
-_config = importlib.import_module(
-    "era.language_config" if __package__ == "era" else "verl.utils.era_config"
-)
+from .language_config import CONFIG_KEY, FUSED_REFUSALS, refuse
 
 # Keys of transformers' configurations by which some models multiply or cap their logits otherwise:
 # logit_scale, logits_scaling, logits_soft_cap, output_logit_soft_cap, lm_head_multiplier,
@@ -49,6 +45,8 @@ class FusedHead:
         ]
         _refuse({"another model": not models and f"fused kernels with {type(module).__name__}"})
         self._model = model = models[0]
+
+        # Logits that are more than a linear layer and a soft-cap.
         config, head = model.config.get_text_config(), model.lm_head
         self.softcap = getattr(config, "final_logit_softcapping", None)
         more = [
@@ -61,6 +59,8 @@ class FusedHead:
             more.append(f"lm_head is a {type(head).__name__}")
         kernels, name = "fused kernels", type(model).__name__
         present = {"another head": more and f"{kernels} with {name}, whose {' and '.join(more)}"}
+
+        # The reference policy's log-probs come from verl's own kernel.
         if use_kl_loss:
             values = {"lm_head.bias": getattr(head, "bias", None), "a soft-cap": self.softcap}
             ignored = " and ".join(key for key, value in values.items() if value is not None)
@@ -95,4 +95,4 @@ def _globals_of_forward(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def _refuse(present: dict[str, Any]) -> None:
-    _config.refuse(_config.FUSED_REFUSALS, present, f"{_config.CONFIG_KEY}.enable=True")
+    refuse(FUSED_REFUSALS, present, f"{CONFIG_KEY}.enable=True")

@@ -22,7 +22,7 @@ SETTINGS = ("target_entropy", "log_std_min", "log_std_max", "distribution")
 
 
 class EraHead(torch.nn.Module):
-    """The state-level activation, and a buffer ``settings`` by which a checkpoint says ERA.
+    """The state-level activation, and a buffer ``settings`` that marks checkpoints as ERA's.
 
     It says on stderr that ERA is on.
 
@@ -35,7 +35,6 @@ class EraHead(torch.nn.Module):
         log_std_min, log_std_max: range of ln sigma.
         coefficient: what to say of the setting that would add an entropy bonus to the loss.
         distribution: how the Gaussian is bounded, a key of era.continuous.DISTRIBUTIONS, or None.
-        weights_say_era: whether the weights fit only ERA, with or without settings beside them.
 
     Raises:
         ValueError: an action of fewer than two dimensions, an infeasible target, another
@@ -52,7 +51,6 @@ class EraHead(torch.nn.Module):
         log_std_max: float,
         coefficient: str,
         distribution: Optional[str] = None,
-        weights_say_era: bool = False,
     ):
         super().__init__()
         check_state_level(dim, BATCH_LEVEL)
@@ -61,8 +59,7 @@ class EraHead(torch.nn.Module):
         if distribution is not None:
             check_distribution(distribution)
         self.arguments = (target, log_std_min, log_std_max)
-        self.coefficient, self.weights_say_era = coefficient, weights_say_era
-        self.checked_for_bonus = False
+        self.coefficient, self.checked_for_bonus = coefficient, False
         kind = -1 if distribution is None else list(DISTRIBUTIONS).index(distribution)
         settings = [target_entropy, log_std_min, log_std_max, kind]
         self.register_buffer("settings", torch.tensor(settings, dtype=torch.float32))
@@ -95,14 +92,13 @@ class EraHead(torch.nn.Module):
                     f"{own}, which acts.",
                     stacklevel=2,
                 )
-        elif not self.weights_say_era:
+        else:
             # Not in error_msgs: missing keys alone are let pass with strict=False.
             missing_keys.append(
                 f"{key}: the checkpoint does not say that it was trained with ERA, and the weights "
-                "of another policy would be read as ERA's. If you want that, or if ERA saved it "
-                "before checkpoints said so, load it without strict. In stable-baselines3, "
-                "model.set_parameters(path, exact_match=False); in rsl_rl, "
-                "runner.load(path, strict=False)."
+                "of another policy would be read as ERA's. If you want that, load it without "
+                "strict. In stable-baselines3, model.set_parameters(path, exact_match=False); in "
+                "rsl_rl, runner.load(path, strict=False)."
             )
 
     def watch(self, rewarded: torch.Tensor) -> torch.Tensor:

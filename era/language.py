@@ -18,7 +18,6 @@ beside it, which has the configuration and the ranges of its values. What moves 
 through verl is in era/verl/worker.py, and in verl/utils/era_fsdp.py of a patched checkout.
 """
 
-import importlib
 import math
 from collections import deque
 from fractions import Fraction
@@ -26,13 +25,12 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 
-# language_config.py, beside this file; era_config.py in a patched checkout, where this is era.py.
-_EraConfig = importlib.import_module(f"{__name__}_config").EraConfig
+from .language_config import EraConfig
 
 
-def _check(**fields: float) -> None:
+def _check(**fields: Any) -> None:
     """Raise ValueError for a value that EraConfig does not allow for the field of that name."""
-    _EraConfig(**fields, prefix="")
+    EraConfig(**fields, prefix="")
 
 
 def _check_shapes(
@@ -214,7 +212,7 @@ def decide(
     log_probs: torch.Tensor,
     advantages: torch.Tensor,
     mask: torch.Tensor,
-    era: Any,
+    era: EraConfig,
 ) -> Decision:
     """What an update does with each token of a batch, by the policy that sampled the batch.
 
@@ -268,7 +266,7 @@ def decide(
 
 
 def loss_advantages(
-    advantages: torch.Tensor, scale: torch.Tensor, dropped: torch.Tensor, era: Any
+    advantages: torch.Tensor, scale: torch.Tensor, dropped: torch.Tensor, era: EraConfig
 ) -> torch.Tensor:
     """The advantages that the policy loss takes.
 
@@ -357,7 +355,7 @@ class BelowLow:
         """The share of the last 50 updates that lost the bound; NaN before the first one."""
         return _ratio(sum(self._lost), len(self._lost))
 
-    def advice(self, entropy: float, era: Any) -> str:
+    def advice(self, entropy: float, era: EraConfig) -> str:
         """Count one update. Returns a line for the log, once, when the bound is lost, else "".
 
         Args:

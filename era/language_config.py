@@ -14,7 +14,6 @@ tables.
 
 import dataclasses
 import difflib
-import logging
 import math
 import re
 import sys
@@ -108,7 +107,7 @@ class EraConfig:
             being the entropy where the token was sampled. They count as if they were 0, in means
             too. Between the bounds nothing changes. With k = 1 this acts alone. Not in the paper.
         compile: let kernels that torch (CPU) or Triton (CUDA) compiles read the logits; False
-            leaves them to torch's own operations. `triton` is an older name of this field.
+            leaves them to torch's own operations.
 
     Raises:
         ValueError: values out of range, all of them, with their full keys.
@@ -140,7 +139,7 @@ class EraConfig:
 
     @classmethod
     def from_mapping(cls, mapping: Optional[Mapping[str, Any]]) -> "EraConfig":
-        """Read the group. ERA is off where there is none (an older recipe, a reference policy).
+        """Read the group. ERA is off where there is none, as for a reference policy.
 
         Raises:
             ValueError: a key that ERA does not have, a value of another type or out of range.
@@ -150,11 +149,6 @@ class EraConfig:
 
         if mapping is not None and not isinstance(mapping, Mapping):
             raise ValueError(f"{CONFIG_KEY} is {mapping!r}, not a group; set {CONFIG_KEY}.enable.")
-        if mapping and "triton" in mapping:
-            logging.getLogger(__name__).warning(
-                "%s.triton is now called %s.compile.", CONFIG_KEY, CONFIG_KEY
-            )
-            mapping = {"compile" if key == "triton" else key: mapping[key] for key in mapping}
         try:
             for name, value in (mapping or {}).items():  # OmegaConf takes 2 and -1 for True
                 is_switch = isinstance(getattr(cls, name, None), bool)
@@ -241,14 +235,14 @@ COVARIANCE_LOSSES = ("clip_cov", "kl_cov")
 
 
 class Refusal(NamedTuple):
-    """What does not go together with ERA; era/refusals.py has those of the other frameworks.
+    """What is not supported with ERA; era/refusals.py has those of the other frameworks.
 
     Attributes:
         setting: what is refused, as a row of a table in docs/llm has it, in Markdown.
         why: the reason, a clause that goes on after a colon.
         instead: what to do, in the imperative, without the full stop.
         key: of verl's configuration; a message shows it with its value in the place of `setting`.
-        subject: what it does not go together with, where that is not ERA.
+        subject: what it is not supported with, where that is not ERA.
     """
 
     setting: str
@@ -388,8 +382,12 @@ _PLACES = {
 _OWN_NAMES = [name for name in _PLACES if name not in _PLAIN_WORDS]
 # Groups of verl's in which nothing of verl's or a user's has one of the plain words.
 _VERLS_GROUPS = (
-    *("", "algorithm.", "trainer.", "actor_rollout_ref."),
-    *(f"{ACTOR}.", f"{ACTOR}.policy_loss."),
+    "",
+    "algorithm.",
+    "trainer.",
+    "actor_rollout_ref.",
+    f"{ACTOR}.",
+    f"{ACTOR}.policy_loss.",
 )
 
 
@@ -449,11 +447,15 @@ def refuse_elsewhere(config: Mapping[str, Any]) -> None:
     from omegaconf import OmegaConf
 
     config, problems = OmegaConf.create(config), []
+
+    # Keys in another place than theirs, with the place that the name suggests.
     places = (CONFIG_KEY, FORKING_KEY, BONUS_KEY)
     for key in misplaced(OmegaConf.to_container(config), places, _VERLS_GROUPS):
         name = re.sub("^(era|omega)_", "", _snake_case(key.rpartition(".")[2]))
         place = next((_PLACES[of] for of in _closest(name, _PLACES)), CONFIG_KEY)
         problems.append(f"{key} would be ignored: its place is {place}.")
+
+    # Keys in their place without a value.
     for key in (CONFIG_KEY, *_PLACES.values()):
         group, _, name = key.rpartition(".")
         group = OmegaConf.select(config, group)
@@ -490,9 +492,7 @@ def refuse(
             setting, why, instead, _, subject = refusals[name]
             text = f"\n  - {shown if isinstance(shown, str) else setting}: {why}. {instead}."
             refused.setdefault(subject or era, []).append(text)
-    blocks = [
-        f"{subject} does not go together with{''.join(refused[subject])}" for subject in refused
-    ]
+    blocks = [f"{subject} is not supported with{''.join(refused[subject])}" for subject in refused]
     blocks = [*problems, *(block.replace("`", "") for block in blocks)]
     if blocks:
         raise ValueError("\n".join([*blocks, end]))
@@ -535,12 +535,15 @@ def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
     def value(key, default=None):
         return OmegaConf.select(config, key, default=default)
 
+    # Values that are wrong by themselves.
     era = EraConfig.from_mapping(value(CONFIG_KEY))
     loss_mode, fraction = value(LOSS_KEY), value(FORKING_KEY, 1)
     problems = bonus_problems(config)
     if type(fraction) not in (int, float) or not 0 < fraction <= 1:
-        expected = "a number in (0, 1], 1 for all tokens; a text is none"
+        expected = "a number in (0, 1], 1 for all tokens, and not a text"
         problems.append(f"{FORKING_KEY} is {fraction!r}; expected {expected}.")
+
+    # What the refusals ask of the other settings.
     forking, covariance = fraction != 1, loss_mode in COVARIANCE_LOSSES
     megatron, gspo = value(f"{ACTOR}.strategy") == "megatron", loss_mode == "gspo"
     has_reference = value(f"{ACTOR}.use_kl_loss") or value("algorithm.use_kl_in_reward")
@@ -549,6 +552,7 @@ def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
     ulysses = value(f"{ACTOR}.ulysses_sequence_parallel_size", 1) > 1
     multi_turn = value("actor_rollout_ref.rollout.multi_turn.enable")
     aggregation = value(f"{ACTOR}.loss_agg_mode")
+
     present = {
         "megatron": megatron and era.enable,
         "forking on megatron": megatron and forking,

@@ -1,16 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-#
-# Licensed under the Apache License, Version 2.0 (the "License");
-# you may not use this file except in compliance with the License.
-# You may obtain a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS,
-# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
-# See the License for the specific language governing permissions and
-# limitations under the License.
 """Log-probs of labels under scaled logits, and entropies, as plain formulas that torch compiles.
 
 `policy_terms` gives an update its terms with their gradient, also where ranks share a vocabulary;
@@ -37,7 +26,6 @@ Exponentials are in fp32, their arguments and sums in fp64: a rounded factor s /
 """
 
 import functools
-import importlib
 import importlib.util
 import logging
 import math
@@ -64,7 +52,7 @@ _COMPILED_ON = {"cpu"}
 # terms. torch's own limit is 8, beyond which it stops compiling.
 _COMPILED_VARIANTS = 64
 _TOP_K_BLOCK = 64
-_LOWEST = -1e30  # stands for -inf, so that 0 d is 0
+_FINITE_MIN = -1e30  # stands for -inf, so that 0 d is 0
 
 
 class PolicyTerms(NamedTuple):
@@ -201,6 +189,7 @@ def branch_log_probs(
         raise ValueError(f"k is {k}; expected a finite number >= 1, the factor of Eq. llm.")
     matrix, rows = as_rows(logits, labels, None, temperature, mask)
     top_k = checked_top_k(top_k, logits.size(-1))
+
     scales = torch.tensor([1.0, k, 1 / k], dtype=torch.double, device=logits.device)
     factors = scales / rows.temperature
     if top_k:  # the sums over all logits serve the original policy alone
@@ -211,6 +200,7 @@ def branch_log_probs(
     else:
         sums = _row_sums(matrix, rows, factors, with_mean=True, squares=k == 2, compile=compile)
         scaled = sums.label * factors - sums.log_z
+
     terms = scaled, *_original_and_entropy(sums, rows)
     scaled, original, entropy = (_outputs(term, rows, logits) for term in terms)
     shape = labels.shape
@@ -350,7 +340,7 @@ def _sums(z, factors, with_mean, squares):
     totals = [w.sum(-1, keepdim=True, dtype=torch.double) for w in weights]
     mean = torch.zeros_like(largest)
     if with_mean:
-        mean = (weights[0] * d.clamp(min=_LOWEST)).sum(-1, keepdim=True) / totals[0]
+        mean = (weights[0] * d.clamp(min=_FINITE_MIN)).sum(-1, keepdim=True) / totals[0]
     return largest, torch.cat(totals, -1).log(), mean
 
 
@@ -387,7 +377,7 @@ def _write_gradient(
     weights = _weights(d, factors, d.dtype, squares)
     gradient = sum(w * column for w, column in zip(weights, coefficients.split(1, -1)))
     if d_coefficient is not None:
-        gradient = gradient + weights[0] * d.clamp(min=_LOWEST) * d_coefficient
+        gradient = gradient + weights[0] * d.clamp(min=_FINITE_MIN) * d_coefficient
     is_label = torch.arange(z.size(-1), device=z.device) == labels
     z.copy_(torch.where(active, torch.where(is_label, at_label, gradient), 0))
 
@@ -399,6 +389,8 @@ def _row_sums(logits, rows, factors, with_mean, squares, compile) -> _Sums:
         torch.zeros(len(logits), width, dtype=torch.double, device=logits.device)
         for width in (1, count, 1)
     )
+
+    # With a top-k filter and nothing else to compute, no sum over the vocabulary is needed.
     kernels = _kernels(logits, compile)
     if kernels and count:
         largest, log_z, mean = kernels.sums(logits, rows.active, factors, with_mean, squares)
@@ -409,9 +401,12 @@ def _row_sums(logits, rows, factors, with_mean, squares, compile) -> _Sums:
             # A loop over bf16 and fp64 is not well vectorised, so bf16 is copied to fp32 first. One
             # buffer serves all chunks, since the system would map the pages of each new one.
             buffer = torch.empty_like(logits[: _rows_at_a_time(logits, elements)], dtype=dtype)
+
         for chunk in _chunks(logits, rows.active, elements):
             z, f = logits[chunk], factors[chunk]
             z = z if buffer is None else buffer[: len(z)].copy_(z)
+
+            # Where factors are equal, or one is twice the other, one exponential makes both.
             if _are_equal(f):
                 f = f[:, :1]
             by_squares = squares or _are_doubled(f)
@@ -458,9 +453,12 @@ def _shard_of(logits: torch.Tensor, rows: Rows, group) -> _Shard:
     labels = [0, 0]  # the least and the largest; 0 where a row is not active
     if logits.device.type == "cpu" and len(logits):
         labels = [int(label) for label in rows.labels.aminmax()]
+
+    # One collective says what each rank has, and whether it has raised an error.
     own = [*logits.shape, kind, *labels]
     counts, widths, kinds, least, largest = _of_all_ranks(own, logits.device, group)
     size, rank = len(counts), torch.distributed.get_rank(group)
+
     if failed := [str(i) for i, count in enumerate(counts) if count < 0]:
         raise ValueError(
             f"Rank {', '.join(failed)} of the group's {size} has raised an error, which its own "
@@ -472,6 +470,7 @@ def _shard_of(logits: torch.Tensor, rows: Rows, group) -> _Shard:
             f"The {size} ranks of the group have {counts} rows of logits in {names}; expected the "
             "same rows and dtype on each, with a part of the vocabulary. Nothing was computed."
         )
+
     shard = _Shard(group, sum(widths[:rank]), widths[rank], sum(widths))
     for label in min(least), max(largest):
         if not 0 <= label < shard.vocabulary:
@@ -527,10 +526,12 @@ class RowTerms(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, logits, rows, params):
+        # On a shard, another rank may have the label: -1, which is not an index.
         shard, labels, safe_rows = params.shard, rows.labels, rows
         if shard:
             rows = rows._replace(labels=shard.columns(labels))
             safe_rows = rows._replace(labels=rows.labels.clamp(min=0))
+
         factors = torch.cat([torch.ones_like(rows.scale), rows.scale], -1) / rows.temperature
         factors, scaled_factor = factors[:, params.summed_factors()], factors[:, 1:]
         sums = _row_sums(
@@ -538,14 +539,18 @@ class RowTerms(torch.autograd.Function):
         )
         if shard and factors.numel():
             sums = _of_all_shards(sums, factors, rows, shard)
+
         top = None
         if params.top_k:
             top = _TopK(logits, labels, scaled_factor, params.top_k, shard)
             scaled = top.log_probs()
         else:
             scaled = sums.label * scaled_factor - sums.log_z[:, -1:]
+
         ctx.save_for_backward(logits)
         ctx.rows, ctx.params, ctx.factors, ctx.sums, ctx.top = rows, params, factors, sums, top
+
+        # A label that no rank has is an error on a CPU, and NaN on a GPU, which is not waited for.
         terms = scaled, *_original_and_entropy(sums, rows)
         if shard:
             terms = (term.masked_fill(shard.lacks(labels), math.nan) for term in terms)
@@ -559,11 +564,14 @@ class RowTerms(torch.autograd.Function):
         refuse_second_derivatives()
         (logits,) = ctx.saved_tensors
         rows, params = ctx.rows, ctx.params
+
+        # The chain rule of z / T and s z / T. Rows without a gradient are not read again.
         grad_scaled, grad_original, grad_entropy = (
             torch.zeros_like(rows.scale) if g is None else g / rows.temperature for g in gradients
         )
         grad_scaled = grad_scaled * rows.scale
         active = rows.active & ((grad_scaled != 0) | (grad_original != 0) | (grad_entropy != 0))
+
         gradient = _gradient_rows(
             ctx, active, grad_scaled, grad_original, grad_entropy, logits.dtype
         )
@@ -581,12 +589,15 @@ def _gradient_rows(ctx, active, grad_scaled, grad_original, grad_entropy, dtype)
     coefficients = torch.cat([grad_entropy * sums.mean - grad_original, -grad_scaled], -1)
     coefficients = coefficients[:, params.summed_factors()] * (-sums.log_z).exp()
     d_coefficient = -grad_entropy * (-sums.log_z[:, :1]).exp() if params.entropy else None
+
+    # At the label the terms cancel, so they are summed here, in fp64.
     weights = (factors * sums.label).exp()
     at_label = grad_original + (weights * coefficients).sum(-1, keepdim=True)
     if d_coefficient is not None:
-        at_label += weights[:, :1] * sums.label.clamp(min=_LOWEST) * d_coefficient
+        at_label += weights[:, :1] * sums.label.clamp(min=_FINITE_MIN) * d_coefficient
     if not params.top_k:
         at_label += grad_scaled
+
     dtype = at_least_fp32(dtype)
     return GradientRows(
         active=active,
@@ -609,6 +620,8 @@ def _write_rows(result, logits, gradient: GradientRows, compile) -> None:
         if inplace:  # a kernel writes behind autograd's back
             torch.autograd.graph.increment_version(result)
         return
+
+    # Rows before, between and after the chunks have no gradient.
     write, elements = _runner(_write_gradient, logits, compile)
     end = 0
     for chunk in _chunks(logits, gradient.active, elements) if has_factors else ():
@@ -677,9 +690,11 @@ def _top_k(z: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     blocks = z.size(-1) // _TOP_K_BLOCK
     if blocks <= 2 * k:
         return z.topk(k, dim=-1)
+
     # A block is a column of this view, so that maxima are taken of whole vectors.
     view = z[:, : blocks * _TOP_K_BLOCK].unflatten(-1, (_TOP_K_BLOCK, blocks))
     chosen = view.amax(-2).topk(k, dim=-1, sorted=False).indices
+
     steps = blocks * torch.arange(_TOP_K_BLOCK, device=z.device)
     tail = torch.arange(blocks * _TOP_K_BLOCK, z.size(-1), device=z.device).expand(len(z), -1)
     candidates = torch.cat([(chosen.unsqueeze(-1) + steps).flatten(1), tail], -1)
@@ -719,6 +734,7 @@ def as_rows(logits, labels, scale, temperature, mask) -> tuple[torch.Tensor, Row
             "logits without the vocabulary."
         )
 
+    # One value for each label, or one for all, as (rows, 1).
     def column(name, values):
         if isinstance(values, torch.Tensor) and values.dim() and values.shape != shape:
             raise ValueError(
@@ -730,6 +746,7 @@ def as_rows(logits, labels, scale, temperature, mask) -> tuple[torch.Tensor, Row
 
     def positive(name, values):
         result = column(name, values)
+
         # Only values that need not be waited for, and that a compiler does not trace.
         number = not isinstance(values, torch.Tensor)
         if (number or result.device.type == "cpu") and not torch.compiler.is_compiling():
@@ -741,6 +758,7 @@ def as_rows(logits, labels, scale, temperature, mask) -> tuple[torch.Tensor, Row
 
     active = column("mask", 1 if mask is None else mask) != 0
     scale = positive("logit_scale", 1 if scale is None else scale)
+
     # Outside the mask labels may be padding, such as -100, which is not an index.
     labels = torch.where(active, labels.reshape(-1, 1), 0)
     rows = Rows(labels, scale, positive("temperature", temperature), active)
@@ -839,9 +857,8 @@ def _not_compiled(error: Exception) -> str:
 def _kernels(logits: torch.Tensor, compile: bool):
     """The module of Triton's kernels, beside this one, if they can read these logits; else None."""
     fits = logits.dtype != torch.double and logits.stride(-1) == 1 and len(logits)
-    return _triton_module() if fits and backend(logits.device, compile) == "triton" else None
+    if not fits or backend(logits.device, compile) != "triton":
+        return None
+    from . import log_probs_triton  # needs triton
 
-
-@functools.cache
-def _triton_module():
-    return importlib.import_module(f"{__name__}_triton")
+    return log_probs_triton

@@ -6,17 +6,12 @@ The logits are made for a few rows at a time, and again in the backward pass, so
 exist as one tensor.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import torch
 
-# log_probs.py, beside this file; in a patched checkout both names begin with era_.
-_log_probs = importlib.import_module(__name__.removesuffix("_fused"))
-if TYPE_CHECKING:  # which cannot see a class behind importlib
-    from era.log_probs import Branches, PolicyTerms
-else:
-    Branches, PolicyTerms = _log_probs.Branches, _log_probs.PolicyTerms
+from . import log_probs
+from .log_probs import Branches, PolicyTerms
 
 # Logits made at a time, enough rows for a matrix product; and rows of the weight that the backward
 # pass takes at a time.
@@ -57,10 +52,10 @@ def fused_policy_terms(
     Raises:
         ValueError: as `policy_terms`.
     """
-    matrix, rows = _log_probs.as_rows(hidden, labels, scale, temperature, mask)
-    top_k = _log_probs.checked_top_k(top_k, len(weight))
+    matrix, rows = log_probs.as_rows(hidden, labels, scale, temperature, mask)
+    top_k = log_probs.checked_top_k(top_k, len(weight))
     # The logits of a few rows are made for their gradient alone, which may overwrite them.
-    params = _log_probs.TermParams(top_k, original, entropy, True, compile)
+    params = log_probs.TermParams(top_k, original, entropy, True, compile)
     terms = _HeadTerms.apply(matrix, weight, bias, softcap, rows, params)
     shaped: Any = (term if term is None else term.view(labels.shape) for term in terms)
     return PolicyTerms(*shaped)
@@ -89,14 +84,14 @@ def fused_branch_log_probs(
     Raises:
         ValueError: as `policy_terms`.
     """
-    matrix, rows = _log_probs.as_rows(hidden, labels, None, temperature, mask)
+    matrix, rows = log_probs.as_rows(hidden, labels, None, temperature, mask)
     head = _Head.of(matrix, weight, bias, softcap)
-    dtype = _log_probs.at_least_fp32(head.weight.dtype)
+    dtype = log_probs.at_least_fp32(head.weight.dtype)
     scaled = matrix.new_zeros(len(matrix), 3, dtype=dtype)
     original, entropy = scaled.new_zeros(2, len(matrix))
     for index in head.chunks(rows.active):
         chunk = rows.at(index)
-        scaled[index], original[index], entropy[index] = _log_probs.branch_log_probs(
+        scaled[index], original[index], entropy[index] = log_probs.branch_log_probs(
             head.capped(head.product(matrix[index])),
             chunk.labels.squeeze(-1),
             k,
@@ -142,14 +137,14 @@ class _HeadTerms(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, bias, softcap, rows, params):
         head = _Head.of(hidden, weight, bias, softcap)
-        dtype = _log_probs.at_least_fp32(head.weight.dtype)
+        dtype = log_probs.at_least_fp32(head.weight.dtype)
         terms = [
             hidden.new_zeros(len(hidden), 1, dtype=dtype) if is_computed else None
             for is_computed in params.computed()
         ]
         for index in head.chunks(rows.active):
             logits = head.capped(head.product(hidden[index]))
-            chunk_terms = _log_probs.RowTerms.apply(logits, rows.at(index), params)
+            chunk_terms = log_probs.RowTerms.apply(logits, rows.at(index), params)
             for term, chunk_term in zip(terms, chunk_terms):
                 if term is not None:
                     term[index] = chunk_term
@@ -159,10 +154,10 @@ class _HeadTerms(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):
-        _log_probs.refuse_second_derivatives()
+        log_probs.refuse_second_derivatives()
         hidden, weight, bias = ctx.saved_tensors
         head = _Head.of(hidden, weight, bias, ctx.softcap, ctx.dtype)
-        sum_dtype = _log_probs.at_least_fp32(weight.dtype)
+        sum_dtype = log_probs.at_least_fp32(weight.dtype)
         grad_hidden, grad_weight, grad_bias = (
             torch.zeros_like(tensor, dtype=dtype) if needed else None
             for tensor, dtype, needed in (
@@ -171,19 +166,24 @@ class _HeadTerms(torch.autograd.Function):
                 (bias, sum_dtype, ctx.needs_input_grad[2]),
             )
         )
+
+        # The loss may have used only some of the terms, and only some rows.
         with_gradient = [i for i, gradient in enumerate(gradients) if gradient is not None]
         gradients = [gradients[i] for i in with_gradient]
         has_gradient = torch.cat(gradients, -1).any(-1, keepdim=True)
+
+        # The logits of a few rows are made once more, for the gradient of their terms.
         for index in head.chunks(ctx.rows.active & has_gradient):
             inputs = hidden[index].to(ctx.dtype)
             product = head.product(inputs).requires_grad_()
             with torch.enable_grad():
-                terms = _log_probs.RowTerms.apply(
+                terms = log_probs.RowTerms.apply(
                     head.capped(product), ctx.rows.at(index), ctx.params
                 )
             (grad_product,) = torch.autograd.grad(
                 [terms[i] for i in with_gradient], product, [g[index] for g in gradients]
             )
+
             if grad_hidden is not None:
                 grad_hidden[index] = _hidden_gradient(grad_product, head.weight).to(hidden.dtype)
             if grad_weight is not None:  # without a second tensor of its size
@@ -192,6 +192,7 @@ class _HeadTerms(torch.autograd.Function):
                     total += columns.t() @ inputs
             if grad_bias is not None:
                 grad_bias += grad_product.sum(0, dtype=grad_bias.dtype)
+
         sums = (
             total if total is None else total.to(tensor.dtype)
             for total, tensor in ((grad_weight, weight), (grad_bias, bias))
@@ -201,7 +202,7 @@ class _HeadTerms(torch.autograd.Function):
 
 def _hidden_gradient(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """The product of (rows, vocabulary) and (vocabulary, width), on a CPU in fp32 at least."""
-    dtype = _log_probs.at_least_fp32(gradient.dtype)
+    dtype = log_probs.at_least_fp32(gradient.dtype)
     if gradient.device.type != "cpu" or gradient.dtype == dtype:
         return gradient @ weight
     # On a CPU that cannot multiply in bf16, torch has only a loop for two matrices in this order,

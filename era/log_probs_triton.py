@@ -17,7 +17,7 @@ import triton.language as tl
 BLOCK = 2048
 _WARPS = 8
 # Stands for -inf, so that 0 x d is 0.
-_LOWEST = tl.constexpr(-1e30)
+_FINITE_MIN = tl.constexpr(-1e30)
 
 
 @triton.jit
@@ -91,7 +91,7 @@ def _sums(
                     s1 *= _power(high1, low1, shift, lost)
                     s2 *= _power(high2, low2, shift, lost)
                 largest = block_largest
-            z = tl.where(z < _LOWEST, _LOWEST, z)  # tl.maximum would hide NaN
+            z = tl.where(z < _FINITE_MIN, _FINITE_MIN, z)  # tl.maximum would hide NaN
             d, lost = _difference(z, tl.where(largest > float("-inf"), largest, 0.0))
             if SQUARES:
                 w2 = _power(high2, low2, d, lost)
@@ -148,7 +148,7 @@ def _write_gradient(
     if tl.load(ACTIVE + row) != 0:
         z = tl.load(LOGITS + row * stride + offsets, mask=inside, other=float("-inf"))
         d = z.to(tl.float32) - tl.load(LARGEST + row)
-        d = tl.where(d < _LOWEST, _LOWEST, d)
+        d = tl.where(d < _FINITE_MIN, _FINITE_MIN, d)
         w = tl.exp2(tl.load(FACTORS + row * N) * d)
         gradient = w * tl.load(COEFFICIENTS + row * N)
         if WITH_D:

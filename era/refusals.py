@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""What does not go together with ERA in verl 0.9, TRL, Axolotl and slime, and what to do instead.
+"""What is not supported with ERA in the trainers of language models, and what to do instead.
 
 These are declarations by name, and need none of the frameworks. Whether a training has one is found
-out where its framework is: era/verl/config.py and worker.py, era/trl.py, axolotl.py, slime.py.
+out in the plug-in of its framework; in verl 0.9 by era/verl/config.py and worker.py.
 Those of verl v0.4.1 are in era/language_config.py, because a patched checkout has that file alone.
 """
 
@@ -21,7 +21,14 @@ FUSED_KERNELS = "actor_rollout_ref.model.use_fused_kernels"
 # Those of verl's advantage estimators that sum the rewards of a response and give all of its tokens
 # one advantage.
 RESPONSE_ADVANTAGES = (
-    *("grpo", "grpo_vectorized", "grpo_passk", "gdpo", "rloo", "rloo_vectorized", "opo", "gpg"),
+    "grpo",
+    "grpo_vectorized",
+    "grpo_passk",
+    "gdpo",
+    "rloo",
+    "rloo_vectorized",
+    "opo",
+    "gpg",
     "reinforce_plus_plus_baseline",
 )
 _TRAINER_MODE = "trainer.v1.trainer_mode"

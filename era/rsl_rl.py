@@ -44,7 +44,7 @@ class EraGaussianDistribution(HeteroscedasticGaussianDistribution):
     ):
         # "log" starts the head for pre_std with weights of 0 and equal biases: all std are alike.
         super().__init__(output_dim, std_type="log")
-        self.era = EraHead(
+        self.era_head = EraHead(
             output_dim,
             target_entropy,
             log_std_min,
@@ -56,9 +56,9 @@ class EraGaussianDistribution(HeteroscedasticGaussianDistribution):
     def update(self, mlp_output: torch.Tensor) -> None:
         """Make the distribution of mean and pre_std, (..., 2, D)."""
         mean, pre_std = mlp_output.unbind(dim=-2)
-        self._distribution = Normal(mean, self.era(pre_std).exp())
+        self._distribution = Normal(mean, self.era_head(pre_std).exp())
 
     @property
     def entropy(self) -> torch.Tensor:
         """The entropy, (...) in nats; its first backward pass tells whether the loss rewards it."""
-        return self.era.watch(super().entropy)
+        return self.era_head.watch(super().entropy)

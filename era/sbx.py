@@ -83,8 +83,7 @@ class EraActor(nn.Module):
         """The policy in the states (B, ...)."""
         if self.is_initializing():
             # Without numbers, so that nothing trains it. By its name in the tree the optimizer of
-            # sbx's own actor refuses ERA's parameters, and ERA's refuses sbx's. Models saved
-            # without it go on without it.
+            # sbx's own actor refuses ERA's parameters, and ERA's refuses sbx's.
             self.param("trained_with_era", nn.initializers.zeros, (0,))
         x = obs.reshape(len(obs), -1)
         for width in self.net_arch:

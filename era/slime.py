@@ -36,15 +36,18 @@ def config_of(args: Any) -> EraConfig:
             f"era is {group!r}; era.slime.loss expects a group, as era: {{enable: true}}, in "
             "the file of --custom-config-path. Nothing was trained."
         )
+
+    # slime makes arguments of all keys, whoever knows them.
     problems = [
         f"era.{name} is not a setting of ERA's; they are {', '.join(_FIELDS)}."
         for name in group.keys() - _FIELDS
     ]
     outside = misplaced(vars(args), ["era"])
-    problems += [f"{key} would be ignored: it belongs into the group era." for key in outside]
+    problems += [f"{key} would be ignored: it belongs in the group era." for key in outside]
     if "enable" not in group:
         problems.append("era.enable is missing: set it to true, or to false for no ERA.")
     refuse(SLIME, {}, "era.enable=True", sorted(problems))
+
     era = EraConfig(**group, prefix="era.")
     if era.enable:
         values = {name: getattr(args, name, needed) for name, needed in SLIME_NEEDS.items()}
@@ -53,6 +56,7 @@ def config_of(args: Any) -> EraConfig:
         present = {
             name: value != SLIME_NEEDS[name] and f"{name}={value}" for name, value in values.items()
         }
+
         batch, samples = args.global_batch_size, args.rollout_batch_size * args.n_samples_per_prompt
         present["several updates"] = batch != samples and (
             f"global_batch_size={batch} of {samples} samples a rollout"
@@ -93,6 +97,7 @@ def loss(
     _announce(era)
     if not era.enable:
         return upstream.policy_loss_function(args, batch, logits, sum_of_sample_mean)
+
     totals, lengths = batch["total_lengths"], batch["response_lengths"]
     with torch.no_grad():
         _, original = upstream.get_log_probs_and_entropy(
@@ -103,8 +108,10 @@ def loss(
             response_lengths=lengths,
             with_entropy=True,
         )
+
+        # With one update a rollout these are the entropies of the policy that sampled.
         scales, dropped, advantages, entropies, end = [], [], [], [], 0
-        of_rows = torch.ones_like(logits[..., :1])
+        row_scale = torch.ones_like(logits[..., :1])
         for i, (total, length) in enumerate(zip(totals, lengths)):
             sampled = original["entropy"][i][None], original["log_probs"][i][None]
             advantages_of, mask = batch["advantages"][i][None], batch["loss_masks"][i][None]
@@ -115,11 +122,17 @@ def loss(
             # NaN: no token of it counts
             entropies.append(decision.response_entropy.nan_to_num().expand(length))
             end += total
-            of_rows[0, end - length - 1 : end - 1, 0] = scales[-1]  # a row predicts the next token
+            row_scale[0, end - length - 1 : end - 1, 0] = scales[
+                -1
+            ]  # a row predicts the next token
+
+    # Without old log-probs slime takes those of this update, whose ratio is 1.
     batch = {**batch, "advantages": advantages}
     if era.scales_logits:
-        batch, logits = {**batch, "log_probs": None}, logits * of_rows
+        batch, logits = {**batch, "log_probs": None}, logits * row_scale
     value, log = upstream.policy_loss_function(args, batch, logits, sum_of_sample_mean)
+
+    # slime's metrics of the policy are of the original one; ERA's own follow.
     entropy, scale = torch.cat(entropies), torch.cat(scales)
     log["entropy_loss"] = sum_of_sample_mean(torch.cat(original["entropy"]))
     if batch.get("rollout_log_probs"):

@@ -92,7 +92,7 @@ def own_target(algorithm: Any) -> str:
         return ""
     return (
         f"target_entropy = {float(own):g} was given to {type(algorithm).__name__} itself, where it "
-        "does nothing with a constant ent_coef. ERA's belongs into policy_kwargs and is per action "
+        "does nothing with a constant ent_coef. ERA's belongs in policy_kwargs and is per action "
         f"dimension: {float(own):g} in total would be {float(own) / dim:g}."
     )
 
@@ -100,9 +100,9 @@ def own_target(algorithm: Any) -> str:
 class EraDiagGaussian(DiagGaussianDistribution):
     """stable-baselines3's Gaussian with ERA's sigma. One network gives mean and pre_std."""
 
-    def __init__(self, action_dim: int, era: EraHead):
+    def __init__(self, action_dim: int, era_head: EraHead):
         super().__init__(action_dim)
-        self.era = era
+        self.era_head = era_head
 
     def proba_distribution_net(
         self, latent_dim: int, log_std_init: float = 0.0
@@ -113,7 +113,7 @@ class EraDiagGaussian(DiagGaussianDistribution):
         self, mean_actions: torch.Tensor, log_std: torch.Tensor
     ) -> "EraDiagGaussian":
         """Make the Gaussian of the mean and, as log_std, the network's pre_std; both (B, D)."""
-        return super().proba_distribution(mean_actions, self.era(log_std))
+        return super().proba_distribution(mean_actions, self.era_head(log_std))
 
 
 class EraActorCriticPolicy(ActorCriticPolicy):
@@ -136,7 +136,7 @@ class EraActorCriticPolicy(ActorCriticPolicy):
     """
 
     action_dist: EraDiagGaussian
-    era: EraHead
+    era_head: EraHead
 
     def __init__(
         self,
@@ -158,6 +158,7 @@ class EraActorCriticPolicy(ActorCriticPolicy):
         }
         kwargs.setdefault("features_extractor_class", features_extractor(observation_space))
         super().__init__(observation_space, action_space, lr_schedule, *args, **kwargs)
+
         if self.log_std_init != 0:
             raise ValueError(
                 f"log_std_init = {self.log_std_init!r}: ERA has no parameter that it could set. "
@@ -174,14 +175,13 @@ class EraActorCriticPolicy(ActorCriticPolicy):
 
     def _build(self, lr_schedule: Schedule) -> None:
         dim = get_action_dim(self.action_space)
-        self.era = EraHead(
+        self.era_head = EraHead(
             dim,
             **self.era_settings,
             coefficient="it has no gradient except where an ln sigma is clipped at log_std_min. "
             "Set ent_coef=0.0.",
-            weights_say_era=True,  # action_net has two outputs for each action
         )
-        self.action_dist = EraDiagGaussian(dim, self.era)
+        self.action_dist = EraDiagGaussian(dim, self.era_head)
         super()._build(lr_schedule)
         del self.log_std  # PPO and A2C log the mean of exp(log_std) of all policies that have one
 
@@ -194,7 +194,7 @@ class EraActorCriticPolicy(ActorCriticPolicy):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The values, log-probs and entropies, (B,) each, that the loss is made of."""
         values, log_prob, entropy = super().evaluate_actions(obs, actions)
-        return values, log_prob, self.era.watch(entropy)
+        return values, log_prob, self.era_head.watch(entropy)
 
     def entropies(self, obs: PyTorchObs) -> tuple[torch.Tensor, torch.Tensor]:
         """The policy's entropies, here the Gaussian's, (B,) in nats; and ln sigma, (B, D)."""
@@ -235,7 +235,7 @@ class EraActor(Actor):
     """SAC's actor with ERA at its output. Arguments: EraSACPolicy."""
 
     action_dist: BoundedDistribution
-    era: EraHead
+    era_head: EraHead
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class EraActor(Actor):
     ):
         super().__init__(*args, **kwargs)
         dim = get_action_dim(self.action_space)
-        self.era = EraHead(
+        self.era_head = EraHead(
             dim,
             target_entropy,
             log_std_min,
@@ -264,12 +264,12 @@ class EraActor(Actor):
     ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
         """Mean and ln sigma, (B, D). stable-baselines3's own would clamp ln sigma after ERA."""
         latent = self.latent_pi(self.extract_features(obs, self.features_extractor))
-        return self.mu(latent), self.era(self.log_std(latent)), {}
+        return self.mu(latent), self.era_head(self.log_std(latent)), {}
 
     def action_log_prob(self, obs: PyTorchObs) -> tuple[torch.Tensor, torch.Tensor]:
         """Sampled actions, (B, D), and their log-probs, (B,), as stable-baselines3's."""
         action, log_prob = super().action_log_prob(obs)
-        return action, self.era.watch(log_prob)
+        return action, self.era_head.watch(log_prob)
 
 
 class EraSACPolicy(SACPolicy):

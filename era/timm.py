@@ -8,7 +8,6 @@ or `era.timm.attach(model, min_entropy=0.6)`. The activation and its rules are e
 """
 
 import inspect
-import re
 import warnings
 from typing import Any, Dict, Tuple
 
@@ -16,9 +15,10 @@ import torch.nn as nn
 
 from era.discrete import SETTING, carry_era, pop_era_kwargs, saved_setting
 from era.discrete import attach_era as attach
+from era.versions import Releases
 
 INSTALL = "pip install 'timm>=1.0.20,<1.0.32'"
-OLDEST, NEWEST = "1.0.20", "1.0.31"  # of those that `make test-timm` runs
+RELEASES = Releases("era.timm", "timm", "1.0.20", "1.0.31", INSTALL)  # `make test-timm` runs these
 
 try:
     import timm
@@ -31,17 +31,11 @@ __all__ = ["apply_test_time_pool", "attach", "create_model"]
 
 
 def check_version(installed: str) -> None:
-    """Raises ImportError for a timm older than OLDEST, warns of one newer than NEWEST."""
-    version, oldest, newest = (
-        tuple(map(int, re.findall(r"\d+", name)[:3])) for name in (installed, OLDEST, NEWEST)
-    )
-    if version < oldest:
-        raise ImportError(f"era.timm is for timm {OLDEST} or newer, found {installed}. {INSTALL}")
-    if version > newest:
-        warnings.warn(
-            f"era.timm was tested with timm {OLDEST} to {NEWEST}, found {installed}. {INSTALL}",
-            stacklevel=2,
-        )
+    """Raises ImportError for a timm older than those of RELEASES, warns of a newer one."""
+    if too_old := RELEASES.too_old(installed):
+        raise ImportError(too_old)
+    if untested := RELEASES.untested(installed):
+        warnings.warn(untested, stacklevel=2)
 
 
 check_version(timm.__version__)

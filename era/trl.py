@@ -12,19 +12,16 @@ or `python -m era.trl --era_enable --era_low 0.45 ...`, which is TRL's own comma
 Where TRL asks for log-probs of the policy that it trains, EraMixin gives it those of the policy
 that ERA has transformed (era/language.py). It leaves out everything else: sampling, rewards,
 advantages, losses, clipping, corrections and evaluation are TRL's own. What is refused is declared
-in era/refusals.py, and dynamic sampling is in era/trl_dynamic_sampling.py.
+in era/refusals.py, and what the model's head does is in era/trl_head.py.
 """
 
 import copy
 import dataclasses
 import functools
-import inspect
 import math
-import re
 import types
 import warnings
 from collections import defaultdict
-from contextlib import contextmanager, nullcontext
 from typing import Any, Callable, Optional
 
 import torch
@@ -34,9 +31,11 @@ from era.language_config import EraConfig, announce, refuse
 from era.log_probs import OUTSIDE_TOP_K_LOG_PROB
 from era.log_probs_fused import fused_branch_log_probs, fused_policy_terms
 from era.refusals import TRL
+from era.trl_head import HeadCall, add_forward, makes_the_aux_loss, makes_the_logits
+from era.versions import Releases, order
 
 INSTALL = "pip install 'trl>=1.9,<1.17'"
-OLDEST, NEWEST = "1.9.0", "1.16.0"  # of those that tests ran with: docs/llm/trl.md
+RELEASES = Releases("era.trl", "TRL", "1.9.0", "1.16.0", INSTALL)  # docs/llm/trl.md
 
 try:
     import trl
@@ -58,31 +57,26 @@ OVERRIDDEN = (
 )
 
 
-def _version(text: str) -> tuple[int, ...]:
-    """The first three numbers of a release, which compare as releases do."""
-    return tuple(map(int, re.findall(r"\d+", text)[:3]))
-
-
-def _is_of_trl(method: Callable) -> bool:
+def _is_from_trl(method: Callable) -> bool:
     return method.__module__.partition(".")[0] == "trl"
 
 
 def check_trl(installed: str, trainer: type) -> None:
-    """Check that ERA's methods fit the installed TRL, and warn of a release newer than NEWEST.
+    """Check that ERA's methods fit the installed TRL, and warn of a release newer than RELEASES.
 
     Args:
         installed: TRL's version.
         trainer: its GRPOTrainer.
 
     Raises:
-        ImportError: a release older than OLDEST, whose methods return something else, or one
+        ImportError: a release older than RELEASES, whose methods return something else, or one
             without a method that ERA overrides, or that another package has replaced.
     """
-    version, oldest, newest = map(_version, (installed, OLDEST, NEWEST))
-    if version < oldest:
-        raise ImportError(f"era.trl is for TRL {OLDEST} or newer, found {installed}. {INSTALL}")
+    if too_old := RELEASES.too_old(installed):
+        raise ImportError(too_old)
+
     methods = [getattr(trainer, name) for name in OVERRIDDEN if hasattr(trainer, name)]
-    replaced = [part for part in (trainer, *methods) if not _is_of_trl(part)]
+    replaced = [part for part in (trainer, *methods) if not _is_from_trl(part)]
     if modules := sorted({part.__module__ for part in replaced}):
         by = ", ".join(modules)  # Unsloth's is a module that it has written: UnslothGRPOTrainer
         before = "unsloth" if "unsloth" in by.lower() else "what imports that"
@@ -90,16 +84,14 @@ def check_trl(installed: str, trainer: type) -> None:
             f"{by} has replaced trl.GRPOTrainer by its own, in which ERA cannot act. "
             f"Import era.trl before {before}."
         )
+
     if moved := [name for name in OVERRIDDEN if not hasattr(trainer, name)]:
         raise ImportError(
             f"TRL {installed}: GRPOTrainer has no {', '.join(moved)}, in which era.trl applies "
             f"ERA. {INSTALL}"
         )
-    if version > newest:
-        warnings.warn(
-            f"era.trl was tested with TRL {OLDEST} to {NEWEST}, found {installed}. {INSTALL}",
-            stacklevel=2,
-        )
+    if untested := RELEASES.untested(installed):
+        warnings.warn(untested, stacklevel=2)
 
 
 check_trl(trl.__version__, GRPOTrainer)
@@ -202,7 +194,7 @@ class EraMixin:
         TypeError: when a class puts the mixin behind GRPOTrainer. On construction, arguments that
             are not an EraGRPOConfig or have unknown attributes named era..., or a trainer that is
             not a GRPOTrainer.
-        ValueError: on construction, what ERA does not go together with, all of it.
+        ValueError: on construction, what is not supported with ERA, all of it.
         RuntimeError: in a step, where a class between this one and TRL's, or one derived from it,
             keeps ERA from acting, or parts what ERA decided from the rows for which it did.
     """
@@ -217,46 +209,34 @@ class EraMixin:
             )
 
     def __init__(self, *args, **kwargs):
-        if not isinstance(self, GRPOTrainer):
-            names = [cls.__name__ for cls in type(self).__mro__ if cls.__name__ in TRL]
-            why = [f" {name}: {TRL[name].why}." for name in names]
-            raise TypeError(
-                f"{type(self).__name__}: EraMixin is for TRL's GRPOTrainer and classes derived "
-                f"from it.{''.join(why)} Nothing was trained."
-            )
-        config = next((a for a in (*args, *kwargs.values()) if isinstance(a, GRPOConfig)), None)
-        if not isinstance(config, EraGRPOConfig):
-            raise TypeError(
-                f"{type(self).__name__} has {type(config).__name__} for args; ERA's fields are in "
-                "era.trl.EraGRPOConfig. Take that one (era_enable=False trains as TRL does), or "
-                "for a configuration of your own `class Mine(MyGRPOConfig, EraGRPOConfig)`."
-            )
-        known = [field.name for field in dataclasses.fields(config)]
-        if unknown := [n for n in vars(config) if n.startswith("era") and n not in known]:
-            raise TypeError(
-                f"{type(config).__name__} has no {', '.join(unknown)}, which was set on it. Its "
-                f"fields are {', '.join(n for n in known if n.startswith('era_'))}."
-            )
+        config = _checked_config(self, (*args, *kwargs.values()))
+
+        # A trainer without ERA refuses a configuration that does not have this mark.
         marked = config._in_era_trainer()
         args = [marked if value is config else value for value in args]
         kwargs = {name: marked if value is config else value for name, value in kwargs.items()}
         super().__init__(*args, **kwargs)
-        self.era = self.args.era_config()
+
+        # What one of the methods below leaves to the next.
+        self.era_config = self.args.era_config()
         self._era_update = None  # an _Update, while the loss of its micro-batch is computed
         self._era_sampled = None  # ids and Branches, while a batch is generated and scored
         self._era_acted = False  # since the last step of the optimizer
         self._era_sums = None  # this process's, of the decisions since the last step
-        self.add_callback((_EachStep if self.era.enable else _AtStart)(self))
+
+        self.add_callback((_EachStep if self.era_config.enable else _AtStart)(self))
         if self.is_world_process_zero():
-            announce(self.era)
-        if self.era.enable:
+            announce(self.era_config)
+
+        # The model is tried here, before anything wraps it.
+        if self.era_config.enable:
             model = self.model.get_base_model() if is_peft_model(self.model) else self.model
             _refuse(self, model)
-            if self.era.scales_logits:
-                _add_forward(model, self.args)
+            if self.era_config.scales_logits:
+                add_forward(model, self.args)
 
     def _generate_and_score_completions(self, inputs):
-        if not (self.era.changes_training and self.model.training):
+        if not (self.era_config.changes_training and self.model.training):
             return super()._generate_and_score_completions(inputs)
         self._era_sampled = []
         try:
@@ -264,17 +244,20 @@ class EraMixin:
             sampled = self._era_sampled
         finally:
             self._era_sampled = None
+
         old = output.get("old_per_token_logps")
         if old is None:
             return output
+
+        # Which of the passes was the old log-probs'? With PEFT the reference policy is this model
+        # too, without its adapter.
         ids, mask = output["completion_ids"], _loss_mask(output)
-        # With PEFT the reference policy is this model too, without its adapter.
         for branches in sampled:
-            of_rows = _same(branches["ids"], ids) and _same(branches["original"], old)
-            if of_rows and not (mask > branches["mask"]).any():
+            same_rows = _same(branches["ids"], ids) and _same(branches["original"], old)
+            if same_rows and not (mask > branches["mask"]).any():
                 break
         else:
-            raise self._era_moved(
+            raise self._era_hook_error(
                 "_generate_and_score_completions gave answers with old log-probs that ERA did not "
                 "make, as where rows are replaced, replayed or reordered"
             )
@@ -282,7 +265,7 @@ class EraMixin:
         # TRL shuffles and splits what this adds with the rest of the batch.
         self._era_decide(branches["entropy"], branches["original"], output, mask)
         output["era_old"], scale = old, output["era_scale"]
-        if self.era.scales_logits:
+        if self.era_config.scales_logits:
             index = torch.where(scale == 1, 0, torch.where(scale > 1, 1, 2)).unsqueeze(-1)
             scaled = branches["scaled"].gather(-1, index).squeeze(-1)
             # A token outside the mask, a tool's say, has no ratio: its old log-prob is 0, as its
@@ -297,9 +280,9 @@ class EraMixin:
         None where something is missing or has another shape.
         """
         mask = _loss_mask(inputs)
-        advantages = _of_tokens(inputs["advantages"], mask)
-        parts = [mask, (advantages > self.era.min_advantage) * mask]
-        parts += [(advantages < 0) * mask] if self.era.hold else []
+        advantages = _token_advantages(inputs["advantages"], mask)
+        parts = [mask, (advantages > self.era_config.min_advantage) * mask]
+        parts += [(advantages < 0) * mask] if self.era_config.hold else []
         parts += [inputs.get(name) for name in _TRAVELS]
         if any(part is None or part.shape != mask.shape for part in parts):
             return None
@@ -321,24 +304,28 @@ class EraMixin:
             )
 
     def _compute_loss(self, model, inputs):
-        if not (self.era.enable and self.model.training):
+        if not (self.era_config.enable and self.model.training):
             return super()._compute_loss(model, inputs)
-        self._era_update, beta = _Update(dict(inputs)), self.beta
+
+        self._era_update = _Update(dict(inputs))
+        beta = self.beta
         try:
-            if not self.era.scales_logits:
+            if not self.era_config.scales_logits:
                 return super()._compute_loss(model, self._era_update.inputs)
+
+            # The KL loss is of the original policy, so TRL first computes its loss without it.
             self.beta = 0.0
             loss = super()._compute_loss(model, self._era_update.inputs)
             self.beta = beta
             if self._era_update.entropy is None:
-                raise self._era_moved(
+                raise self._era_hook_error(
                     "_compute_loss did not ask for the log-probs that ERA changes"
                 )
             return loss + self._era_kl_loss(model) if beta else loss
         finally:
             self.beta, self._era_update = beta, None
 
-    def _era_moved(self, what):
+    def _era_hook_error(self, what):
         """The error of a class that keeps ERA from acting; what: its method, and what that does."""
         return RuntimeError(
             f"TRL {trl.__version__}: {type(self).__name__}.{what}. Either a class of yours "
@@ -356,9 +343,12 @@ class EraMixin:
         inputs.pop("old_per_token_logps", None)
         if "era_old" in inputs:
             inputs["old_per_token_logps"] = inputs["era_old"]
+
+        # Its metrics, an entropy bonus and the experts' loss would count twice.
         metrics, self._metrics = self._metrics, {mode: defaultdict(list) for mode in self._metrics}
         bonus, self._entropy_bonus_enabled = self._entropy_bonus_enabled, False
         experts, self.aux_loss_enabled = self.aux_loss_enabled, False
+
         try:
             return super()._compute_loss(model, inputs)
         finally:
@@ -370,46 +360,62 @@ class EraMixin:
         self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, **options
     ):
         update, sampled = self._era_update, self._era_sampled
-        of_reference = model is self.ref_model or (update is None and sampled is None)
-        if of_reference or not self.era.scales_logits:
-            return self._era_of_trl(
+        is_reference = model is self.ref_model or (update is None and sampled is None)
+        if is_reference or not self.era_config.scales_logits:
+            return self._era_trl_log_probs(
                 model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options
             )
-        wants_entropy = options.pop("compute_entropy", False)
-        options = {
-            k: value for k, value in options.items() if value is not None and value is not False
-        }
-        passes = functools.partial(self._era_passes, model, input_ids, attention_mask, options)
-        if update is None:
-            parts = passes(attention_mask[:, -logits_to_keep:], batch_size, "branches")
-            branches = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-            self._era_note(input_ids, attention_mask, logits_to_keep, branches)
-            entropy = branches["entropy"].clone() if wants_entropy else None
-            return branches["original"].clone(), entropy, None
-        if update.entropy is not None:  # the second time, for the KL loss
+        if update is not None and update.entropy is not None:  # the second time, for the KL loss
             return update.original, update.entropy, None
+
+        wants_entropy = options.pop("compute_entropy", False)
+        options = {k: v for k, v in options.items() if v is not None and v is not False}
+        passes = functools.partial(self._era_passes, model, input_ids, attention_mask, options)
+        ids = input_ids[:, -logits_to_keep:]
+        if update is not None:
+            return self._era_update_log_probs(passes, ids)
+        mask = attention_mask[:, -logits_to_keep:]
+        return self._era_sampled_log_probs(passes, ids, mask, batch_size, wants_entropy)
+
+    def _era_sampled_log_probs(self, passes, ids, mask, batch_size, wants_entropy):
+        """TRL's old log-probs; those under ERA's scales, and the entropies, are noted."""
+        parts = passes(mask, batch_size, "branches")
+        branches = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        self._era_note(ids, mask, branches)
+        entropy = branches["entropy"].clone() if wants_entropy else None
+        return branches["original"].clone(), entropy, None
+
+    def _era_update_log_probs(self, passes, ids):
+        """The log-probs of the loss, under the scales of the batch; on-policy this decides them."""
+        update = self._era_update
         inputs, mask = update.inputs, _loss_mask(update.inputs)
-        self._era_check_rows(inputs, input_ids[:, -logits_to_keep:])
+        self._era_check_rows(inputs, ids)
         self._era_acted = True
         [terms] = passes(mask, None, "terms")
+
+        # A label that was filtered in one of the passes has no ratio: it takes 1.
         new, old = terms["scaled"], inputs.get("old_per_token_logps")
-        if self.era.top_k:  # a label filtered in one of the passes has no ratio: it takes 1
+        if self.era_config.top_k:
             removed = new == OUTSIDE_TOP_K_LOG_PROB
             new = new.masked_fill(removed, 0)
             if old is not None:
                 removed = removed | (old == OUTSIDE_TOP_K_LOG_PROB)
                 inputs["old_per_token_logps"] = torch.where(removed, new.detach(), old)
+
+        # TRL reads the advantages after this, and the KL loss the rest.
         update.original, update.entropy = terms["original"], terms["entropy"].detach()
         self._era_set_advantages(inputs, mask)
         return new, terms["entropy"], terms.get("aux_loss")
 
-    def _era_of_trl(self, model, input_ids, attention_mask, logits_to_keep, **options):
+    def _era_trl_log_probs(self, model, input_ids, attention_mask, logits_to_keep, **options):
         """TRL's own log-probs: of a reference policy, or with k = 1, which leaves the logits alone.
 
         With k = 1 its entropies decide about the batch, as with any other k.
         """
         update, sampled = self._era_update, self._era_sampled
         notes = sampled is not None and model is not self.ref_model
+        decides = update is not None and update.entropy is None
+
         wants_entropy = options.pop("compute_entropy", False)
         log_probs, entropy, *others = super()._get_per_token_logps_and_entropies(
             model,
@@ -419,31 +425,30 @@ class EraMixin:
             compute_entropy=wants_entropy or notes,
             **options,
         )
-        decides = update is not None and update.entropy is None
         if entropy is None and (notes or decides):
-            raise self._era_moved("_get_per_token_logps_and_entropies gave no entropies")
+            raise self._era_hook_error("_get_per_token_logps_and_entropies gave no entropies")
+
+        ids = input_ids[:, -logits_to_keep:]
         if notes:
             branches = {"original": log_probs.clone(), "entropy": entropy.clone()}
-            self._era_note(input_ids, attention_mask, logits_to_keep, branches)
+            self._era_note(ids, attention_mask[:, -logits_to_keep:], branches)
         if decides:
             inputs, mask = update.inputs, _loss_mask(update.inputs)
             update.entropy = entropy.detach()
-            if self.era.changes_training:
-                self._era_check_rows(inputs, input_ids[:, -logits_to_keep:])
+            if self.era_config.changes_training:
+                self._era_check_rows(inputs, ids)
             if "era_scale" not in inputs:
                 self._era_decide(update.entropy, log_probs.detach(), inputs, mask)
             self._era_set_advantages(inputs, mask)
             self._era_acted = True
         return (log_probs, None if notes and not wants_entropy else entropy, *others)
 
-    def _era_note(self, input_ids, attention_mask, logits_to_keep, branches):
+    def _era_note(self, ids, mask, branches):
         """Keep entropies and log-probs of a pass while a batch is scored, with the rows' ids.
 
         They are clones, here or of what TRL gets: some class may edit them.
         """
-        branches["ids"] = input_ids[:, -logits_to_keep:].clone()
-        branches["mask"] = attention_mask[:, -logits_to_keep:].clone()
-        self._era_sampled.append(branches)
+        self._era_sampled.append({**branches, "ids": ids.clone(), "mask": mask.clone()})
 
     def _era_passes(self, model, input_ids, attention_mask, options, mask, batch_size, kind):
         """What the forward gives, a dict for each micro-batch of `batch_size` rows.
@@ -451,15 +456,17 @@ class EraMixin:
         options: TRL's further arguments. Which patches and tiles belong to which rows is TRL's
         knowledge, so with images its method runs, on this forward in the place of the model's.
         """
-        outputs, size = [], batch_size or len(input_ids)
+        outputs = []
+        size = batch_size or len(input_ids)
 
         def forward(input_ids, attention_mask, labels=None, fused_lm_head=True, **more):
             rows = mask[len(outputs) * size :][: len(input_ids)]
             terms = self._era_forward(model, input_ids, attention_mask, rows, kind, **more)
             outputs.append(terms)
-            of_trl = {name: terms.get(name) for name in ("entropy", "aux_loss")}
-            return types.SimpleNamespace(log_probs=terms["scaled"], **of_trl)
+            trl_outputs = {name: terms.get(name) for name in ("entropy", "aux_loss")}
+            return types.SimpleNamespace(log_probs=terms["scaled"], **trl_outputs)
 
+        # Without images the rows are split here, as TRL splits them.
         experts = options.pop("compute_aux_loss", False)
         if options:
             super()._get_per_token_logps_and_entropies(
@@ -480,15 +487,15 @@ class EraMixin:
     def _era_forward(self, model, input_ids, attention_mask, mask, kind, **more):
         """The model's forward, in which the head calls _era_branches or _era_terms."""
         compute = functools.partial(getattr(self, f"_era_{kind}"), mask=mask)
-        ask = _Ask(compute, input_ids[:, -mask.size(1) :])
+        call = HeadCall(compute, input_ids[:, -mask.size(1) :])
         with self.accelerator.autocast():
-            return model(input_ids=input_ids, attention_mask=attention_mask, era=ask, **more)
+            return model(input_ids=input_ids, attention_mask=attention_mask, era_call=call, **more)
 
     def _era_branches(self, head, mask):
         """Entropies, original log-probs, and those under the scales 1, k and 1/k: no gradients."""
-        common = {"temperature": self.temperature, "mask": mask, "compile": self.era.compile}
+        common = {"temperature": self.temperature, "mask": mask, "compile": self.era_config.compile}
         return fused_branch_log_probs(
-            k=self.era.k, top_k=self.era.top_k, **head, **common
+            k=self.era_config.k, top_k=self.era_config.top_k, **head, **common
         )._asdict()
 
     def _era_terms(self, head, mask):
@@ -498,18 +505,21 @@ class EraMixin:
             **head,
             "temperature": self.temperature,
             "mask": mask,
-            "compile": self.era.compile,
+            "compile": self.era_config.compile,
         }
+
+        # On-policy this update's entropies, from one more product with the head, decide.
         entropy = None
         if "era_scale" not in inputs:
             with torch.no_grad():
                 sampled = fused_policy_terms(**common, entropy=True)
             entropy = sampled.entropy
             self._era_decide(entropy, sampled.scaled, inputs, mask)  # under the scale 1
+
         terms = fused_policy_terms(
             **common,
             scale=inputs["era_scale"],
-            top_k=self.era.top_k,
+            top_k=self.era_config.top_k,
             original="ref_per_token_logps" in inputs,
             entropy=bonus or entropy is None,
         )
@@ -521,8 +531,8 @@ class EraMixin:
 
         What is decided goes into `inputs`, and into the metrics of the update.
         """
-        era = self.era.at(self.state.global_step)
-        advantages = _of_tokens(inputs["advantages"], mask)
+        era = self.era_config.at(self.state.global_step)
+        advantages = _token_advantages(inputs["advantages"], mask)
         decision = decide(entropy, log_probs, advantages, mask, era)
         inputs["era_scale"], inputs["era_dropped"] = decision.scale, decision.dropped
         sums = decision.sums.stacked()
@@ -530,10 +540,10 @@ class EraMixin:
 
     def _era_set_advantages(self, inputs, mask):
         """Give the loss its advantages, (B, T); where ERA does not change them, they are TRL's."""
-        if self.era.changes_advantages:
-            advantages = _of_tokens(inputs["advantages"], mask)
+        if self.era_config.changes_advantages:
+            advantages = _token_advantages(inputs["advantages"], mask)
             decided = inputs["era_scale"], inputs["era_dropped"]
-            inputs["advantages"] = loss_advantages(advantages, *decided, self.era)
+            inputs["advantages"] = loss_advantages(advantages, *decided, self.era_config)
 
 
 class EraGRPOTrainer(EraMixin, GRPOTrainer):
@@ -547,13 +557,13 @@ class _AtStart(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args, state, control, **kwargs):
-        if self.trainer.args.era_config() != self.trainer.era:
+        if self.trainer.args.era_config() != self.trainer.era_config:
             raise ValueError(
                 "ERA's fields were changed after the trainer was made, which has checked and taken "
                 "the former ones. Set them before. Nothing was trained."
             )
         if state.is_world_process_zero and (
-            warning := self.trainer.era.schedule_exceeds(state.max_steps)
+            warning := self.trainer.era_config.schedule_exceeds(state.max_steps)
         ):
             warnings.warn(warning, stacklevel=2)
 
@@ -573,7 +583,7 @@ class _EachStep(_AtStart):
         if not self.trainer._era_acted:
             above = type(self.trainer).__mro__[: type(self.trainer).__mro__.index(EraMixin)]
             own = [f"{cls.__name__}.{name}" for cls in above for name in _ACTS if name in vars(cls)]
-            raise self.trainer._era_moved(
+            raise self.trainer._era_hook_error(
                 "training_step made an update in which ERA did not act"
                 + (f"; {', '.join(own)} may lack a call of super()" if own else "")
             )
@@ -586,11 +596,11 @@ class _EachStep(_AtStart):
             decided = update_metrics(trainer.accelerator.reduce(trainer._era_sums, "sum"))
             trainer._era_sums = None
             self.decided = step, decided["era/response_entropy"]
-            for name, value in {**decided, **trainer.era.at(step).scheduled}.items():
+            for name, value in {**decided, **trainer.era_config.at(step).scheduled}.items():
                 if not math.isnan(value):  # TRL averages over the updates of a logging step
                     logged[name].append(value)
         step, entropy = self.decided
-        advice = self.below_low.advice(entropy, trainer.era.at(step))
+        advice = self.below_low.advice(entropy, trainer.era_config.at(step))
         if advice and state.is_world_process_zero:
             warnings.warn(advice, stacklevel=2)
         logged["era/lost_fraction"].append(self.below_low.fraction)
@@ -612,181 +622,6 @@ class _Update:
     entropy: Optional[torch.Tensor] = None
 
 
-class _Ask:
-    """What the keyword `era` of a forward holds.
-
-    It is none of tuple, dict or dataclass: DDP and FSDP would move and cast the tensors in those.
-
-    Attributes:
-        compute: takes a dict, the arguments of `fused_policy_terms` for hidden states, labels and
-            head.
-        labels: (B, T).
-    """
-
-    def __init__(self, compute: Callable[[dict[str, Any]], dict[str, Any]], labels: torch.Tensor):
-        self.compute, self.labels = compute, labels
-
-
-def _add_forward(model: torch.nn.Module, args: EraGRPOConfig) -> None:
-    """Give `model` a keyword `era`, with which its forward ends in ERA's terms, not in logits.
-
-    The terms are made in the forward because DDP, FSDP, PEFT and autocast wrap it. TRL 1.15 and
-    newer do the same for their own head. The head computes the terms in its own forward: where
-    FSDP2 shards the head apart from the model, that is where its weights are, and where its
-    gradient becomes the mean over the ranks.
-    """
-    head, softcap = model.get_output_embeddings(), _softcap(model)
-    # What was there before is kept on the instances: copy.deepcopy binds a method there to the
-    # copy. In a closure it would go on to compute with the original's weights, as what TRL keeps in
-    # one does. An earlier trainer of the same model has set these, and this forward replaces its.
-    vars(model).setdefault("_era_plain", _inside_trls(model.forward))
-    vars(head).setdefault("_era_plain", head.forward)
-    model._era_fused = model.forward
-
-    @functools.wraps(type(model).forward)  # generate() looks at the signature
-    def with_era(self, *positional, era: Optional[_Ask] = None, fused_lm_head=False, **kwargs):
-        if era is None and fused_lm_head:
-            return self._era_fused(*positional, fused_lm_head=True, **kwargs)
-        if era is None:
-            return self._era_plain(*positional, **kwargs)
-        states = self.base_model(*positional, **kwargs, use_cache=False)
-        hidden = states.last_hidden_state[:, -era.labels.size(1) - 1 : -1]
-        context = nullcontext()
-        if args.cast_lm_head_to_fp32:
-            hidden, context = hidden.float(), torch.autocast(hidden.device.type, enabled=False)
-        with context:
-            terms = self.get_output_embeddings()(hidden, era=era)
-        if kwargs.get("output_router_logits"):
-            terms["aux_loss"] = _aux_loss(self, states, kwargs["attention_mask"])
-        return terms
-
-    def head_with_era(self, hidden, era: Optional[_Ask] = None):
-        if era is None:
-            return self._era_plain(hidden)
-        weights = {"weight": self.weight, "bias": self.bias, "softcap": softcap}
-        terms = era.compute({"hidden": hidden, "labels": era.labels, **weights})
-        # Clones: writing into a view of FSDP2's output would lose its hook, and with it a gradient.
-        return {name: None if term is None else term.clone() for name, term in terms.items()}
-
-    model.forward = types.MethodType(with_era, model)
-    head.forward = types.MethodType(head_with_era, head)
-
-
-def _inside_trls(forward: Callable) -> Callable:
-    """The model's own forward; TRL 1.15 and newer put theirs around it, once for each trainer."""
-    while inspect.isfunction(function := getattr(forward, "__func__", None)):
-        inner = inspect.getclosurevars(function).nonlocals.get("original_forward")
-        if inner is None:
-            break
-        forward = inner
-    return forward
-
-
-def _aux_loss(model, states, attention_mask) -> torch.Tensor:
-    """The loss by which a mixture balances its experts, of the outputs of the model's backbone."""
-    from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
-
-    config = model.config.get_text_config()
-    count = getattr(config, "num_experts", None) or config.num_local_experts
-    return load_balancing_loss_func(
-        states.router_logits, count, config.num_experts_per_tok, attention_mask
-    )
-
-
-@contextmanager
-def _tried(model: torch.nn.Module):
-    """Run the model as it evaluates, without a gradient.
-
-    Weights that ZeRO-3 has split at load are gathered module by module, as in training; DeepSpeed's
-    own hooks come with its engine, later.
-    """
-    split, handles, open_ = hasattr(model.get_output_embeddings().weight, "ds_id"), [], {}
-
-    def gather(module, _):
-        weights = list(module.parameters(recurse=False))
-        open_[module] = deepspeed.zero.GatheredParameters(weights)
-        open_[module].__enter__()
-
-    def release(module, *_):
-        open_.pop(module).__exit__(None, None, None)
-
-    if split:
-        import deepspeed
-
-        for module in model.modules():
-            if next(module.parameters(recurse=False), None) is not None:
-                handles.append(module.register_forward_pre_hook(gather))
-                handles.append(module.register_forward_hook(release, always_call=True))
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(was_training)
-        for handle in handles:
-            handle.remove()
-
-
-def _makes_the_aux_loss(model: torch.nn.Module) -> bool:
-    """Whether `_aux_loss` is the model's own. Some mixtures have another one, or none."""
-    device = model.get_output_embeddings().weight.device
-    if device.type == "meta":  # as in _makes_the_logits
-        return True
-    ids = torch.arange(4, device=device).unsqueeze(0)
-    inputs = {"input_ids": ids, "attention_mask": ids.new_ones(ids.shape)}
-    try:
-        with _tried(model):
-            own = model(**inputs, output_router_logits=True).aux_loss
-            states = model.base_model(**inputs, output_router_logits=True)
-        return torch.allclose(_aux_loss(model, states, inputs["attention_mask"]), own, rtol=0.01)
-    except (AttributeError, TypeError):  # what one of them needs is not there
-        return False
-
-
-def _softcap(model: torch.nn.Module) -> Optional[float]:
-    return getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-
-
-def _makes_the_logits(model: torch.nn.Module) -> bool:
-    """Whether the model hands its last hidden state to its head and takes its logits from there.
-
-    Some models multiply, cap or cut their logits. A small model, or a young one, has logits that a
-    cap leaves as they are, so the head is made to return some as large as a training makes them:
-    up to 1, 10, 100 and 1000 for four tokens. A difference by rounding is allowed.
-    """
-    head = model.get_output_embeddings()
-    if head.weight.is_meta:  # FSDP's other ranks have loaded nothing yet; the first one looks
-        return True
-    taken, planted = [], []
-
-    def plant(_, inputs, output):
-        size = torch.logspace(3, 0, output[..., 0].numel(), device=output.device)
-        made = size.unsqueeze(-1) * torch.linspace(-1, 1, output.size(-1), device=output.device)
-        taken.append(inputs[0])
-        planted.append(made.view(output.shape).to(output.dtype))
-        return planted[-1]
-
-    hook = head.register_forward_hook(plant)
-    try:
-        with _tried(model):
-            ids = torch.arange(4, device=head.weight.device).unsqueeze(0)
-            logits = model(input_ids=ids).logits
-            hidden = getattr(model.base_model(input_ids=ids), "last_hidden_state", None)
-    finally:
-        hook.remove()
-    if len(taken) != 1 or hidden is None:
-        return False
-    wanted = planted[0].float()
-    if softcap := _softcap(model):
-        wanted = softcap * torch.tanh(wanted / softcap)
-    return all(
-        actual.shape == expected.shape
-        and bool(((actual - expected).abs().amax(-1) <= 0.01 * expected.abs().amax(-1)).all())
-        for actual, expected in ((taken[0].float(), hidden.float()), (logits.float(), wanted))
-    )
-
-
 def _same(a, b, where=True) -> bool:
     """Whether two tensors are equal; where: (B, T), the tokens that count."""
     if a is None or b is None or a.shape != b.shape:
@@ -798,18 +633,47 @@ def _same(a, b, where=True) -> bool:
 
 def _loss_mask(inputs: dict[str, Any]) -> torch.Tensor:
     """The mask, (B, T), of the tokens that TRL's loss takes; a tool's are not among them."""
-    mask, of_policy = inputs["completion_mask"], inputs.get("tool_mask")
-    return mask if of_policy is None else mask * of_policy
+    mask, tool_mask = inputs["completion_mask"], inputs.get("tool_mask")
+    return mask if tool_mask is None else mask * tool_mask
 
 
-def _of_tokens(advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def _token_advantages(advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The advantage of each token, (B, T). TRL's are (B,), a subclass's may be (B, T) already."""
     return advantages if advantages.dim() == 2 else advantages.unsqueeze(-1).expand(mask.shape)
 
 
+def _checked_config(trainer: EraMixin, arguments: tuple[Any, ...]) -> EraGRPOConfig:
+    """The configuration among a trainer's arguments; TypeError as EraMixin says."""
+    cls = type(trainer)
+    if not isinstance(trainer, GRPOTrainer):
+        names = [base.__name__ for base in cls.__mro__ if base.__name__ in TRL]
+        why = [f" {name}: {TRL[name].why}." for name in names]
+        raise TypeError(
+            f"{cls.__name__}: EraMixin is for TRL's GRPOTrainer and classes derived from it."
+            f"{''.join(why)} Nothing was trained."
+        )
+
+    config = next((value for value in arguments if isinstance(value, GRPOConfig)), None)
+    if not isinstance(config, EraGRPOConfig):
+        raise TypeError(
+            f"{cls.__name__} has {type(config).__name__} for args; ERA's fields are in "
+            "era.trl.EraGRPOConfig. Take that one (era_enable=False trains as TRL does), or "
+            "for a configuration of your own `class Mine(MyGRPOConfig, EraGRPOConfig)`."
+        )
+
+    # A field that was misspelt after the construction would be ignored.
+    known = [field.name for field in dataclasses.fields(config)]
+    if unknown := [n for n in vars(config) if n.startswith("era") and n not in known]:
+        raise TypeError(
+            f"{type(config).__name__} has no {', '.join(unknown)}, which was set on it. Its "
+            f"fields are {', '.join(n for n in known if n.startswith('era_'))}."
+        )
+    return config
+
+
 def _own_loss(trainer: GRPOTrainer) -> str:
     """The field that changes advantages, and the loss that may not see it; "" where neither is."""
-    loss, era = super(EraMixin, trainer)._compute_loss.__func__, trainer.era
+    loss, era = super(EraMixin, trainer)._compute_loss.__func__, trainer.era_config
     changing = {
         "era_scale_advantages": era.scale_advantages and era.scales_logits,
         "era_hold": era.hold,
@@ -825,19 +689,20 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
     args, head, name = trainer.args, model.get_output_embeddings(), type(model).__name__
     method = super(EraMixin, trainer)._get_per_token_logps_and_entropies.__func__
     present = {
-        "own log-probs": not _is_of_trl(method) and method.__qualname__,
+        "own log-probs": not _is_from_trl(method) and method.__qualname__,
         "own loss with advantages": _own_loss(trainer),
         "Liger": args.use_liger_kernel and hasattr(trainer, "compute_liger_loss"),
     }
-    if not trainer.era.scales_logits:
+    if not trainer.era_config.scales_logits:
         refuse(TRL, present, "era_enable=True")
         return
+
     loss = super(EraMixin, trainer)._compute_loss.__func__
-    own_loss = "" if _is_of_trl(loss) else f"{loss.__qualname__} with beta above 0"
+    own_loss = "" if _is_from_trl(loss) else f"{loss.__qualname__} with beta above 0"
     peft = is_peft_model(trainer.model)
     makes_log_probs_of_images = hasattr(trl.trainer.utils, "add_fused_lm_head")
     present |= {
-        "LUSPO": args.loss_type == "luspo" and _version(trl.__version__) < (1, 10),
+        "LUSPO": args.loss_type == "luspo" and order(trl.__version__) < order("1.10.0"),
         "images": getattr(trainer, "_is_vlm", False) and not makes_log_probs_of_images,
         "prompt learning": peft and trainer.model.active_peft_config.is_prompt_learning,
         "top-k with an off-policy mask": args.era_top_k
@@ -845,10 +710,12 @@ def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:
         "own loss with KL": args.beta and own_loss,
         "head": type(head) is not torch.nn.Linear and f"a head that is a {type(head).__name__}",
     }
-    if not any(present.values()):  # a model and a head that can be tried
-        present["logits"] = not _makes_the_logits(model) and name
+
+    # Only a model and a head without these can be tried.
+    if not any(present.values()):
+        present["logits"] = not makes_the_logits(model) and name
     if not any(present.values()) and trainer.aux_loss_enabled:
-        present["auxiliary loss"] = not _makes_the_aux_loss(model) and name
+        present["auxiliary loss"] = not makes_the_aux_loss(model) and name
     refuse(TRL, present, "era_enable=True")
 
 

@@ -3,8 +3,8 @@
 """Folders of results as values: from verl, its evaluation, timm, FastTD3 and recipes/control.
 
 A folder is found by the file that its metrics are in. It belongs to the entries whose `folder` is `entry` in its
-run.json; without one, as in evaluations and older runs, its name without -seed<n>. run.json also says how a training
-was started, and recipes/whole.py whether all of it is there. A folder that was damaged, or copied in part, is one
+run.json; without one, as in evaluations, its name without -seed<n>. run.json also says how a training was started, and
+recipes/whole.py whether all of it is there. A folder that was damaged, or copied in part, is one
 Result, with the reason in `why`."""
 
 import hashlib
@@ -23,7 +23,6 @@ from ledger.paper import ROOT, Entry, Paper
 from recipes import curves, run_json
 from recipes.whole import first_lacking, incomplete_because
 
-APART = ("time", "alpha", "obac")  # folders that are part of the entries of runs whose run.json does not name one
 IMAGENET_IMAGES = 50_000  # of its validation
 Z95 = 1.96  # standard errors on either side of a mean's 95 % interval
 LONGEST_LINE = 400  # characters of what a record says
@@ -167,7 +166,6 @@ def named(folder: Path) -> tuple[str, int | None]:
     """The entry and the seed that the folder is called by."""
     folder = folder.absolute()
     name, seed = re.fullmatch(r"(.+?)(?:-seed([0-9]+))?", folder.name or "/", re.DOTALL).groups()
-    name = f"{folder.parent.name}/{name}" if folder.parent.name in APART else name
     return name, seed and int(seed)
 
 
@@ -193,7 +191,7 @@ def read(result: Result, file: Path, reader, wanted: MetricsToRead, paper: Paper
 
 
 def why_not_used(result: Result, with_modified: bool) -> str:
-    """Why run.json rules the result out, or "". What run.json does not say, as in older runs, does not rule it out."""
+    """Why run.json rules the result out, or "". What run.json does not say does not rule it out."""
     info = result.info
     if not info and not result.is_evaluation:
         return "has no run.json that can be read, so nothing says how it was trained"

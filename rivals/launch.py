@@ -135,7 +135,7 @@ def start(domain: str, added: list[str]) -> None:
     script = Stages(domain)
     if added:
         raise UserError(f"{' '.join(added)}: the protocol has no further flags.")
-    if domain.startswith("llm") and not (script.checkouts / "verl/verl/utils/era.py").is_file():
+    if domain.startswith("llm") and not (script.checkouts / "verl/verl/utils/era/language.py").is_file():
         raise UserError(f"{script.checkouts}/verl is not verl with the overlay. Run: python3 apply.py apply verl")
     arms = 0
     for stage in chosen(domain, script.options, script.output):

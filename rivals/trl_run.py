@@ -17,9 +17,9 @@ from trl import GRPOTrainer
 from demo.trl import training
 from demo.trl.settings import Settings
 from era.trl import EraGRPOTrainer, EraMixin
-from era.trl_dynamic_sampling import DynamicSamplingMixin
 from recipes import PROJECT, run_json
 from rivals import trl
+from rivals.trl_dynamic_sampling import DynamicSamplingMixin
 
 PACKAGES = ("torch", "transformers", "trl", "accelerate", "numpy")
 

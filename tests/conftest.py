@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -36,6 +37,11 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+def pytest_make_parametrize_id(val, argname):
+    """A long text is not a part of a test's id, which is to fit on a line: the parameter's name and a number are."""
+    return argname if isinstance(val, str | bytes) and len(val) > 20 else None
 
 
 def pytest_collection_modifyitems(config, items):
@@ -83,6 +89,18 @@ def run_example(tmp_path, monkeypatch):
         torch.manual_seed(0)
         exec(compile(code, f"docs/{page}, {heading}", "exec"), names)
         return names
+
+    return run
+
+
+@pytest.fixture
+def run_file(tmp_path, monkeypatch):
+    """run_file(name, *arguments): the variables that this program of examples/ leaves, run in a folder of its own."""
+
+    def run(name, *arguments):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        return runpy.run_path(str(ROOT / "examples" / name))
 
     return run
 

@@ -57,6 +57,12 @@ def test_make_has_every_target_that_the_documents_name(project_root):
     assert [f"{page}: make {target}" for page, target in named if target not in known and "..." not in target] == []
 
 
+def test_the_tests_that_the_table_of_places_names_are_there(project_root):
+    places = (project_root / "docs/README.md").read_text().partition("## Where things are")[2]
+    named = re.findall(r"`((?:[a-z0-9_]+/)*test_[a-z0-9_]+\.py)`", places)
+    assert len(named) > 30 and [name for name in named if not (project_root / "tests" / name).exists()] == []
+
+
 def test_the_pages_have_the_tables_that_the_code_declares():
     """If they do not, run python -m tools.declared."""
     for file, text in declared.pages().items():

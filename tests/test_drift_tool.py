@@ -45,12 +45,15 @@ def test_releases_from_a_pinned_version_to_the_next():
 
 def test_the_pages_name_the_newest_release_that_the_tests_ran_with(project_root):
     docs, readme = project_root / "docs", (project_root / "README.md").read_text()
+    rows = []
     for host, page in drift.HOSTS.items():
         at = str(drift.tested(host))
         named = re.search(rf"(?<![\d.]){re.escape(at)}(?!\.?\d)", (docs / page).read_text())
         assert named, f"{page} does not name {host} {at}"
-        if row := re.search(rf"^\| {host} (?:[\d.]+ to )?([\d.]+) \|", readme, re.MULTILINE | re.IGNORECASE):
+        if row := re.search(rf"^\| \[{host} (?:[\d.]+ to )?([\d.]+)\]", readme, re.MULTILINE | re.IGNORECASE):
+            rows.append(host)
             assert at.startswith(row[1]), row[0]
+    assert rows == ["verl", "trl", "axolotl", "slime"]
 
 
 def test_a_release_for_another_python_makes_drift_fail(tmp_path, monkeypatch, capsys):
@@ -74,7 +77,7 @@ def test_a_release_for_another_python_makes_drift_fail(tmp_path, monkeypatch, ca
     assert said == f"fails: axolotl 9.0 is newer than {drift.tested('axolotl')}, which docs/llm/axolotl.md names"
 
 
-def test_slimes_releases_are_its_repositorys_tags(tmp_path, monkeypatch):
+def test_releases_without_a_package_are_the_repositorys_tags(tmp_path, monkeypatch):
     def git(*words):
         subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True)
 
@@ -82,8 +85,8 @@ def test_slimes_releases_are_its_repositorys_tags(tmp_path, monkeypatch):
     git("commit", "-q", "--allow-empty", "-m", "one")
     for tag in ("v0.3.1", "v0.10.0", "v0.11.0rc1", "nightly"):
         git("tag", tag)
-    monkeypatch.setattr(drift, "GIT", {"slime": tmp_path})
-    assert drift.newest("slime") == Version("0.10.0")
+    monkeypatch.setattr(drift, "GIT", {"host": tmp_path})
+    assert drift.newest("host") == Version("0.10.0")
 
 
 def test_a_release_has_the_patches_and_our_new_files(tmp_path):

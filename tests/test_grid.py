@@ -59,7 +59,7 @@ def test_the_same_command_goes_on_after_kill_9(tmp_path, given):
     assert third.returncode == 0 and "0 of 2 runs to train" in third.stdout
 
 
-def test_one_that_was_killed_alone_is_not_trained_twice_and_without_a_checkpoint_starts_over(tmp_path):
+def test_run_whose_launcher_was_killed_alone_is_not_trained_twice(tmp_path):
     command, given = (tmp_path, COUNTING, "forgets"), {"OUTPUT": str(tmp_path), "AGENT": "one"}
     killed = start(*command, **given)
     (folder,) = folders(tmp_path, "one")
@@ -128,14 +128,13 @@ def link_elsewhere(folder):
 
 ODD = {
     "an open quote": (lambda folder: (folder / "command.txt").write_text("count 'one"), "No closing quotation"),
-    "bytes": (lambda folder: (folder / "command.txt").write_bytes(b"\xff\0"), "command.txt is not a command"),
     "a folder for a file": (no_folder, "NotADirectoryError"),
     "a link to a folder of the user's": (link_elsewhere, "is a link, and what is in the folder behind it"),
 }
 
 
 @pytest.mark.parametrize("damage, reason", ODD.values(), ids=ODD)
-def test_what_is_wrong_with_one_folder_is_its_line_and_the_others_are_trained(tmp_path, damage, reason):
+def test_bad_folder_is_a_line_and_the_others_are_trained(tmp_path, damage, reason):
     command, given = (tmp_path, COUNTING, "counts"), {"OUTPUT": str(tmp_path), "AGENT": "one two"}
     folder, _ = folders(tmp_path)
     folder.mkdir()

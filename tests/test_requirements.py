@@ -82,7 +82,7 @@ def test_the_tools_have_one_version_everywhere(text, locked, project_root):
 
 
 @pytest.mark.parametrize("environment", [*CPU, "era-release", *(f"{name}-gpu" for name in GPU)])
-def test_every_package_of_a_lock_has_a_hash_and_a_cpus_torch_is_apart(text, environment):
+def test_lock_has_hashes_and_a_cpus_torch_is_apart(text, environment):
     packages = [one for one in re.split(r"\n(?=\S)", text(f"{environment}.txt")) if not one.startswith("#")]
     assert len(packages) > 40 and all("--hash=sha256:" in one for one in packages)
     torchs = r"^(torch|torchvision|triton|nvidia-(?!ml-py).*|cuda-.*)=="
@@ -91,7 +91,7 @@ def test_every_package_of_a_lock_has_a_hash_and_a_cpus_torch_is_apart(text, envi
 
 
 @pytest.mark.parametrize("framework", GPU)
-def test_the_command_needs_no_package_and_names_the_framework(project_root, framework):
+def test_command_needs_no_package_and_names_the_framework(project_root, framework):
     command = [sys.executable, "-S", "-I", project_root / "recipes/llm/check_gpu_environment.py", framework]
     result = subprocess.run(command, capture_output=True, text=True)
     name = framework.partition("-")[0]

@@ -2,10 +2,10 @@
 # Copyright 2026 The ERA overlays authors
 """The site in site/, as mkdocs.yml describes it, from the pages that GitHub shows: python -m tools.site
 
-Zensical reads a copy of the pages, which differs in three ways. A link to a file that is no page leads to the address
+Zensical reads a copy of the pages, which differs in four ways. A link to a file that is no page leads to the address
 in pyproject.toml, under [project.urls] as Repository, and is plain text as long as there is none. Lists are written as
 Python-Markdown wants them. docs/api.md has the docstrings of the names in its table. Formulas, in ```math blocks or
-between dollars, become MathML, which browsers show without a script.
+between dollars, become MathML, which browsers show without a script. A picture leads to itself, in its own size.
 """
 
 import re
@@ -21,6 +21,7 @@ from markdown import Extension, Markdown
 from markdown.inlinepatterns import InlineProcessor
 
 COPY = Path("build/site-pages")
+PICTURE = re.compile(r"^!\[[^\]]*\]\(([^)]+\.png)\)$", re.MULTILINE)
 LINK = re.compile(r"(?<!!)\[([^\[\]]+)\]\(([^()\s#:]+)(#[^()\s]*)?\)")
 # The options of mkdocstrings for a module, whose heading is the page's, and for a name in it.
 MODULE, NAME = "{members: false, show_root_heading: false, show_root_toc_entry: false}", "{heading_level: 3}"
@@ -63,6 +64,11 @@ def with_links(text: str, page: Path, pages: set[Path], address: str | None) -> 
     return LINK.sub(link, text)
 
 
+def with_large_pictures(text: str) -> str:
+    """The text of a page whose pictures lead to themselves: on a phone a tap shows them in their own size."""
+    return PICTURE.sub(r"[\g<0>](\1)", text)
+
+
 def with_lists(text: str) -> str:
     """The text of a page, where what belongs to an item of a list begins in column four, and the block ends before the
     next item. GitHub needs neither."""
@@ -99,8 +105,8 @@ def with_docstrings(text: str) -> str:
 
 
 def copy_pages(address: str | None) -> None:
-    """Copy the pages, their pictures, their style and the notebook to COPY."""
-    kinds = ["*.md", "docs/*.png", "docs/*.css", "docs/*.ipynb", ":!records"]
+    """Copy the pages, their pictures, their style, the notebook and the examples to COPY."""
+    kinds = ["*.md", "docs/*.png", "docs/*.css", "docs/*.ipynb", "examples", ":!records"]
     command = ["git", "ls-files", "-co", "--exclude-standard", *kinds]
     listing = subprocess.run(command, capture_output=True, text=True, check=True)
     files = [Path(name) for name in listing.stdout.splitlines() if Path(name).exists()]
@@ -109,7 +115,7 @@ def copy_pages(address: str | None) -> None:
     for file in files:
         (COPY / file).parent.mkdir(parents=True, exist_ok=True)
         if file.suffix == ".md":
-            text = with_lists(with_links(file.read_text(), file, pages, address))
+            text = with_large_pictures(with_lists(with_links(file.read_text(), file, pages, address)))
             (COPY / file).write_text(with_docstrings(text) if file.name == "api.md" else text)
         else:
             shutil.copy(file, COPY / file)

@@ -17,12 +17,13 @@ from pathlib import Path
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 MATHEMATICS = tuple(f"era.{name}" for name in ("discrete", "continuous", "language", "log_probs", "log_probs_fused"))
-# Of each extra: its package, and the modules of era that need it. Axolotl, slime and Megatron, which no extra installs,
-# are not tried.
+# Of each extra: its package, and the modules of era that need it. Hosts that no extra installs are not tried, nor is
+# Megatron.
+WITHOUT_EXTRA = ("era.axolotl", "era.slime")
 EXTRAS = {
     "": ("torch", ()),
     "verl": ("verl", tuple(f"era.verl.{name}" for name in ("main_ppo", "config", "trainer", "worker", "engine"))),
-    "trl": ("trl", ("era.trl", "era.trl_dynamic_sampling")),
+    "trl": ("trl", ("era.trl",)),
     "timm": ("timm", ("era.timm",)),
     "stable-baselines3": ("stable-baselines3", ("era.stable_baselines3",)),
     "sbx": ("sbx-rl", ("era.sbx", "era.continuous_jax")),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas
 
-from demo.llm import config, curves
+from demo.llm import chain, config, curves
 from demo.runner import tables
 from demo.runner.training import run_json
 from recipes import colors
@@ -21,17 +21,18 @@ STYLES = {
 
 def measures(steps: pandas.DataFrame, validations: pandas.DataFrame, seconds: float) -> dict[str, tuple[float, int]]:
     """The measures of one run, each with its number of decimals. steps, validations: see curves."""
+    prompts = f"{len(chain.VALIDATION_STARTS)} prompts"  # too few to compare runs by: the reward in training is of more
     last, half_way, end = steps.tail(LAST), validations.iloc[len(validations) // 2], validations.iloc[-1]
     return {
         "response entropy, first step": (steps["response_entropy"].iloc[0], 3),
         f"response entropy, last {len(last)} steps": (last["response_entropy"].mean(), 3),
-        f"reward, last {len(last)} steps": (last["reward"].mean(), 2),
-        "reward, all steps": (steps["reward"].mean(), 2),
+        f"reward in training, last {len(last)} steps": (last["reward"].mean(), 2),
+        "reward in training, all steps": (steps["reward"].mean(), 2),
         f"distinct right answers of {config.ANSWERS}, last {len(last)} steps": (last["distinct_right"].mean(), 2),
-        f"distinct right answers of {config.VALIDATION_ANSWERS}, validation at the end": (end["distinct_right"], 2),
-        "pass@1, validation half-way": (half_way["pass_at_1"], 2),
-        "pass@1, validation at the end": (end["pass_at_1"], 2),
-        f"pass@{config.VALIDATION_ANSWERS}, validation at the end": (end[f"pass_at_{config.VALIDATION_ANSWERS}"], 2),
+        f"distinct right answers of {config.VALIDATION_ANSWERS}, at the end, {prompts}": (end["distinct_right"], 2),
+        f"share of right answers half-way, {prompts}": (half_way["pass_at_1"], 2),
+        f"share of right answers at the end, {prompts}": (end["pass_at_1"], 2),
+        f"prompts with one of them right at the end, {prompts}": (end[f"pass_at_{config.VALIDATION_ANSWERS}"], 2),
         "share of tokens scaled by ERA, all steps": (steps["scaled_token_fraction"].mean(), 3),
         "first step with tokens scaled by ERA": (steps.loc[steps["scaled_token_fraction"] > 0, "step"].min(), 0),
         "seconds": (seconds, 0),

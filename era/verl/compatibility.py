@@ -6,11 +6,13 @@ import importlib.util
 import re
 from pathlib import Path
 
-TESTED = ("0.9.0", "0.9.1")
+from era.versions import Releases
+
 INSTALL = (
     "pip install 'verl==0.9.1' 'TransferQueue>=0.1.10' 'tensordict==0.10.0' 'numpy>=2' "
     "cachetools fastapi uvicorn orjson pillow"
 )
+RELEASES = Releases("era.verl", "verl", "0.9.0", "0.9.1", INSTALL)
 
 # Methods that ERA overrides: a verl that calls them by another name would train without ERA and not say so. If anything
 # else that ERA needs is missing from verl, an exception ends the run before the first step.
@@ -27,8 +29,8 @@ def problems() -> list[str]:
     verl, version = _installed()
     if verl is None:
         return [f"verl is not installed. {INSTALL}"]
-    if _order(version) < _order(TESTED[0]):
-        return [f"verl {version} in {verl}: era.verl needs {TESTED[0]} or newer. {INSTALL}"]
+    if too_old := RELEASES.too_old(version, f" in {verl}"):
+        return [too_old]
     return [
         f"{verl / name} has no method {method}, in which era.verl applies ERA. {INSTALL}"
         for name, methods in OVERRIDDEN.items()
@@ -38,14 +40,10 @@ def problems() -> list[str]:
 
 
 def warning() -> str:
-    """The warning for a verl without problems that no test ran with; "" for a tested one."""
+    """The warning for a verl without problems that is newer than those of the tests; "" for others."""
     verl, version = _installed()
-    if version in TESTED:
-        return ""
-    return (
-        f"verl {version} in {verl}: era.verl was tested with {' and '.join(TESTED)}. All methods in which it applies "
-        f"ERA are there; what they do was not tried. {INSTALL}"
-    )
+    there = f" in {verl}, which has all methods in which era.verl applies ERA; what they do was not tried"
+    return RELEASES.untested(version, there)
 
 
 def _installed() -> tuple[Path | None, str]:
@@ -55,13 +53,4 @@ def _installed() -> tuple[Path | None, str]:
         return None, ""
     verl = Path(spec.submodule_search_locations[0])
     file = verl / "version" / "version"
-    return verl, file.read_text().strip() if file.is_file() else "of unknown version"
-
-
-def _order(version: str) -> tuple[int, ...]:
-    """A version as numbers that compare as versions do: 0.9.1 is (0, 9, 1, 0), 0.9.1.dev and 0.9.1rc1 (0, 9, 1, -1).
-
-    A text without three numbers is ().
-    """
-    parts = re.match(r"(\d+)\.(\d+)\.(\d+)\.?(dev|a|b|rc)?", version)
-    return (*map(int, parts.groups()[:3]), -bool(parts[4])) if parts else ()
+    return verl, file.read_text().strip() if file.is_file() else "an unknown version"

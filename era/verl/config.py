@@ -3,7 +3,7 @@
 """The actor's configurations with the group `era`, and the check of a whole configuration for verl 0.9.
 
 `prepare`, which main_ppo calls, puts ERA's classes into a configuration that asks for ERA; `check`, which ERA's trainer
-calls too, refuses what does not go together with it. Why, and what to do instead, is declared in era/refusals.py; the
+calls too, refuses what is not supported with it. Why, and what to do instead, is declared in era/refusals.py; the
 ranges of the group's values are in era/language_config.py.
 """
 
@@ -107,7 +107,7 @@ def prepare(config: Any) -> EraConfig:
         The validated ERA configuration.
 
     Raises:
-        ValueError: bad values in the group; keys of ERA's elsewhere; or settings that ERA does not go together with,
+        ValueError: bad values in the group; keys of ERA's elsewhere; or settings that are not supported with it,
             all of them.
     """
     refuse_elsewhere(config)
@@ -143,6 +143,8 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
     mode, fused = trainer["v1"]["trainer_mode"], config["actor_rollout_ref"]["model"]["use_fused_kernels"]
     known_target = target in {*ACTOR_CONFIGS, *ACTOR_CONFIGS.values()}
     engines = STRATEGIES.get(target.rpartition(".")[2], ()) if known_target else ()
+
+    # On every engine, and also with k = 1, where ERA only measures.
     present = {
         "legacy trainer": not trainer["use_v1"],
         "separate trainer": mode == "separate_async",
@@ -157,8 +159,10 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
     }
     if era.changes_training:
         present["covariances"] = loss_mode in COVARIANCE_LOSSES
+
+    # Where log-probs are of the scaled policy: the engine's own limits.
     if era.scales_logits:
-        present |= {"bypass loss": loss_mode == "bypass_mode"}
+        present["bypass loss"] = loss_mode == "bypass_mode"
         if strategy in engines and strategy == "megatron":
             present |= {
                 "kernels on Megatron": fused,
@@ -175,6 +179,7 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
                 "entropy bonus on VeOmni": actor["entropy_coeff"],
                 "entropy on VeOmni": actor["calculate_entropy"],
             }
+
     refuse_settings(config, VERL_0_9, present, bonus_problems(config))
 
 

@@ -26,7 +26,7 @@ from era.verl.config import FSDP_TURBO
 LOGIT_SCALE = "era_logit_scale"
 # Nested (bsz, prompt + response), in the model's output for the KL loss: log-probs of the original policy.
 ORIGINAL_LOG_PROBS = "era_original_log_probs"
-_SCALE = "era_scale"
+_LAID_OUT_SCALE = "era_scale"
 # Keys of a micro-batch with which verl needs more of the logits than log-probs and entropies.
 _OTHER_OUTPUTS = ("calculate_sum_pi_squared", "distillation_use_topk", "distillation_only")
 
@@ -63,7 +63,7 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
     def prepare_model_inputs(self, micro_batch) -> tuple[dict[str, Any], dict[str, Any]]:
         model_inputs, output_args = super().prepare_model_inputs(micro_batch)
         if LOGIT_SCALE in micro_batch:
-            output_args[_SCALE] = self._scale(micro_batch, model_inputs["input_ids"].shape)
+            output_args[_LAID_OUT_SCALE] = self._scale(micro_batch, model_inputs["input_ids"].shape)
         if self.head is not None:
             self.head.replace(partial(self._fused_forward, output_args, micro_batch))
         return model_inputs, output_args
@@ -89,18 +89,23 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
         if self.head is not None:
             self.head.restore()
         wants_other = any(tu.get_non_tensor_data(micro_batch, key, False) for key in _OTHER_OUTPUTS)
-        if not self.enable or (wants_other and _SCALE not in output_args):
+        if not self.enable or (wants_other and _LAID_OUT_SCALE not in output_args):
             return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
+
+        # What else verl wants of the logits is verl's to make, before the gradient overwrites them.
         result = {}
         if wants_other:
             rest = micro_batch.copy()
             tu.assign_non_tensor(rest, distillation_only=True, calculate_entropy=False)
             result = super().prepare_model_outputs(output, output_args, rest, logits_processor_func)
+
+        # With fused kernels the model has returned the terms.
         terms = output
         if self.head is None:
             inplace = not wants_other and output.logits.requires_grad
             make = partial(policy_terms, output.logits, inplace_backward=inplace)
             terms = self._terms(make, output.logits.shape[:2], output_args, micro_batch)
+
         offsets = micro_batch["input_ids"].offsets()
         if _is_packed(micro_batch):
             flat = {k: self._gather_and_unpad_packed(v.squeeze(0), output_args["pad_size"]) for k, v in terms.items()}
@@ -115,7 +120,7 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
         Args:
             make: `policy_terms` of this micro-batch's logits, whose shape is (*shape, vocabulary).
         """
-        scale = output_args.get(_SCALE)
+        scale = output_args.get(_LAID_OUT_SCALE)
         labels, mask = output_args["input_ids_rmpad_rolled"], None
         if _is_packed(micro_batch):
             temperature, labels = output_args["temperature_rmpad"].view(1, -1), labels.view(1, -1)
@@ -124,6 +129,7 @@ class EraFSDPEngine(FSDPEngineWithLMHead):
             offsets = micro_batch["input_ids"].offsets()
             labels = torch.nested.nested_tensor_from_jagged(labels, offsets).to_padded_tensor(0, output_size=shape)
             mask = torch.arange(shape[1], device=labels.device) < offsets.diff().unsqueeze(-1)
+
         needs_kl = self.needs_kl and scale is not None
         terms = make(
             labels,

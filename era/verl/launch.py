@@ -48,6 +48,8 @@ def main(config):
         print(f"warning: {warning}", file=sys.stderr)
     if not era.enable:
         return verl_main.main.__wrapped__(config)
+
+    # What verl's own main does, with ERA's task runner.
     auto_set_device(config)
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     try:

@@ -55,7 +55,7 @@ class EraTrainer(_WithEra, PPOTrainerSync):
     """verl's trainer PPOTrainerSync with ERA.
 
     Raises:
-        ValueError: on construction, before a worker starts, ERA is not enabled, or a setting does not go together with
+        ValueError: on construction, before a worker starts, ERA is not enabled, or a setting is not supported with
             it.
     """
 

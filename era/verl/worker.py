@@ -49,11 +49,15 @@ class EraTrainingWorker(TrainingWorker):
     def __init__(self, config):
         strategy = config.engine_config.strategy.removesuffix(NEEDS_ERA_WORKER)
         object.__setattr__(config.engine_config, "strategy", strategy)
+
+        # An engine from elsewhere would not apply the scales.
         engine = EngineRegistry.get_engine_cls(config.model_type, strategy)
         verls = OTHER_ENGINES.get(strategy, FSDPEngineWithLMHead.__name__)
         chosen = f"{engine.__name__}, which VERL_ENGINE_VENDOR or the platform chose in the place of {verls}"
         replaced = engine is not getattr(verl_engine, verls) and chosen
         refuse(VERL_0_9, {"replaced engine": replaced}, f"{CONFIG_KEY}.enable=True")
+
+        # verl's own engine where the scales go into its temperature; ERA's elsewhere.
         if strategy in SCALES_RESPONSES:
             super().__init__(config)
             return
@@ -69,27 +73,36 @@ class EraTrainingWorker(TrainingWorker):
                 os.environ["VERL_ENGINE_VENDOR"] = vendor
 
     def set_loss_fn(self, loss_fn: partial) -> None:
-        another = loss_fn.func is not ppo_loss and f"the actor's loss {loss_fn.func.__name__}"
+        name = loss_fn.func.__name__
+        another = "" if loss_fn.func is ppo_loss else f"the actor's loss {name}"
         refuse(VERL_0_9, {"another loss": another}, f"{CONFIG_KEY}.enable=True")
+
         self.actor = actor = loss_fn.keywords["config"]
-        self.era = EraConfig.from_mapping(actor.era)
+        self.era_config = era = EraConfig.from_mapping(actor.era)
+        self.below_low = BelowLow()
         if self._scales_tokens():
-            self.engine.top_k = self.era.top_k
-            self.engine.needs_kl = actor.use_kl_loss
-            self.engine.compile = self.era.compile
-            is_fsdp = isinstance(self.engine, EraFSDPEngine)
-            reads = self.era.enable and (is_fsdp or self.era.scales_logits)
-            if reads and self.engine.get_data_parallel_rank() == 0:
-                print(f"ERA: {backend(get_device_name(), self.era.compile)} reads the logits", file=sys.stderr)
-            if is_fsdp:
-                self.engine.enable = self.era.enable
-                if self.era.enable and self.engine_config.use_fused_kernels:
-                    self.engine.head = FusedHead(self.engine.module, actor.use_kl_loss)
-        warning = self.era.schedule_exceeds(self.optimizer_config.total_training_steps)
+            self._set_engine(era, actor.use_kl_loss)
+
+        warning = era.schedule_exceeds(self.optimizer_config.total_training_steps)
         if warning and self.engine.get_data_parallel_rank() == 0:
             print(warning, file=sys.stderr)
-        self.below_low = BelowLow()
-        self.loss_fn = partial(era_ppo_loss, **loss_fn.keywords) if self.era.scales_logits else loss_fn
+        self.loss_fn = partial(era_ppo_loss, **loss_fn.keywords) if era.scales_logits else loss_fn
+
+    def _set_engine(self, era: EraConfig, use_kl_loss: bool) -> None:
+        """Tell ERA's engine what the loss needs of the logits."""
+        self.engine.top_k = era.top_k
+        self.engine.needs_kl = use_kl_loss
+        self.engine.compile = era.compile
+
+        is_fsdp = isinstance(self.engine, EraFSDPEngine)
+        if is_fsdp:
+            self.engine.enable = era.enable
+            if era.enable and self.engine_config.use_fused_kernels:
+                self.engine.head = FusedHead(self.engine.module, use_kl_loss)
+
+        # On Megatron an update with k = 1 is verl's own.
+        if era.enable and (is_fsdp or era.scales_logits) and self.engine.get_data_parallel_rank() == 0:
+            print(f"ERA: {backend(get_device_name(), era.compile)} reads the logits", file=sys.stderr)
 
     def _scales_tokens(self) -> bool:
         return self.engine_config.strategy not in SCALES_RESPONSES
@@ -106,7 +119,7 @@ class EraTrainingWorker(TrainingWorker):
         Raises:
             ValueError: a response needs two scales of an engine that takes one.
         """
-        metrics = self._decide(data) if self.era.enable else {}
+        metrics = self._decide(data) if self.era_config.enable else {}
         output = super().train_mini_batch(data)
         if output is not None:
             tu.assign_non_tensor(output, metrics=tu.get(output, "metrics") | metrics)
@@ -122,16 +135,18 @@ class EraTrainingWorker(TrainingWorker):
 
         if era.changes_advantages:
             data["advantages"] = response_to_nested(decision.advantages, data["response_mask"])
+        # Where the update makes several steps, the ratio needs old log-probs under the same scales.
         if era.scales_logits:
             if self._scales_tokens():
                 data[LOGIT_SCALE] = _at_predicting_positions(decision.scale, data)
             else:
-                one_scale = _of_responses(decision.scale, mask, advantages > era.min_advantage)
+                one_scale = _response_scale(decision.scale, mask, advantages > era.min_advantage)
                 data["temperature"] = tu.get(data, "temperature") / one_scale
             one_step = data.shape[0] * self.engine.get_data_parallel_size() == tu.get(data, "mini_batch_size")
             if not (one_step and tu.get(data, "epochs") == 1):
                 data.update(self._old_log_probs(data))
 
+        # Metrics are means over all ranks.
         sums = decision.sums.stacked().to(get_device_name())
         dist.all_reduce(sums, group=self.engine.get_data_parallel_group())
         metrics = update_metrics(sums)
@@ -154,16 +169,17 @@ class EraTrainingWorker(TrainingWorker):
 
     def _era_of_update(self, data) -> EraConfig:
         """ERA's configuration with the bounds that its schedule has at this update."""
-        if self.era.schedule_steps is None:
-            return self.era
+        if self.era_config.schedule_steps is None:
+            return self.era_config
         updates_before = tu.get_non_tensor_data(data, UPDATES_BEFORE, None)
         if updates_before is None:
             raise ValueError(
-                f"{CONFIG_KEY}.schedule_steps={self.era.schedule_steps}, but the trainer does not say how many updates "
-                f"were before this one. Take era.verl.trainer.EraTrainer, or put {UPDATES_BEFORE} into extra_info in "
-                "your trainer's _update_actor. This step's update was not begun; checkpoints are as they were."
+                f"{CONFIG_KEY}.schedule_steps={self.era_config.schedule_steps}, but the trainer does not say how many "
+                f"updates were before this one. Take era.verl.trainer.EraTrainer, or put {UPDATES_BEFORE} into "
+                "extra_info in your trainer's _update_actor. This step's update was not begun; checkpoints are as they "
+                "were."
             )
-        return self.era.at(updates_before)
+        return self.era_config.at(updates_before)
 
     def _old_log_probs(self, data) -> dict[str, torch.Tensor]:
         """Old log-probs by a forward pass under the decided scales, nested (bsz, response), by their key.
@@ -205,14 +221,18 @@ def era_ppo_loss(config, model_output, data, dp_group=None):
     data = data.copy()
     new = no_padding_2_padding(model_output["log_probs"].detach(), data)
     old = data[OLD_LOG_PROBS].to_padded_tensor(0.0) if OLD_LOG_PROBS in data else new
+
     # If the top-k filter removed a token in one of the two passes, its log-prob is a stand-in: its ratio is set to 1.
     filtered = (old == OUTSIDE_TOP_K_LOG_PROB) | (new == OUTSIDE_TOP_K_LOG_PROB)
     data["old_log_probs"] = response_to_nested(torch.where(filtered, new, old), data["response_mask"])
+
+    # verl's loss, in which a KL loss would be of the scaled policy.
     without_kl = copy.copy(config)
     object.__setattr__(without_kl, "use_kl_loss", False)
     loss, metrics = ppo_loss(without_kl, model_output, data, dp_group)
     if not config.use_kl_loss:
         return loss, metrics
+
     kl = kl_penalty(
         logprob=no_padding_2_padding(model_output[ORIGINAL_LOG_PROBS], data),
         ref_logprob=data["ref_log_prob"].to_padded_tensor(0.0),
@@ -242,7 +262,7 @@ def _at_predicting_positions(scale: torch.Tensor, data) -> torch.Tensor:
     return torch.nested.nested_tensor_from_jagged(flat, offsets)
 
 
-def _of_responses(scale: torch.Tensor, mask: torch.Tensor, eligible: torch.Tensor) -> torch.Tensor:
+def _response_scale(scale: torch.Tensor, mask: torch.Tensor, eligible: torch.Tensor) -> torch.Tensor:
     """The one scale of each response's tokens, (bsz,); 1 for an empty response.
 
     Args:

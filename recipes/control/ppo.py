@@ -21,7 +21,7 @@ NO_BONUS = ("--entropy_coef", "0")  # under ERA its gradient is 0 unless ln sigm
 # The sigma of a Gaussian that has ERA's target: ln sigma = -0.3 - ln sqrt(2 pi e)
 LOW_NOISE = ("--log_std_init", f"{PPO_TARGET - math.log(2 * math.pi * math.e) / 2:.5f}", *NO_BONUS)
 BASELINE = Agent("ppo")
-PPO_ERA = Agent("ppo_era", ("--std", "era", "--era_target", str(PPO_TARGET), *NO_BONUS))
+PPO_ERA = Agent("ppo_era", ("--std", "era", "--era_target_entropy", str(PPO_TARGET), *NO_BONUS))
 # The two values of EAPO's authors for MuJoCo, chosen before the runs.
 EAPO_FLAGS = ("--eapo_tau", "0.02", "--eapo_lambda", "0.001", *NO_BONUS)
 EAPO = Agent("eapo", (*EAPO_FLAGS, "--max_train_steps", "4000000"))
@@ -30,11 +30,12 @@ CONTROLS = (
     Agent("ppo_head", ("--std", "head", *LOW_NOISE)),
     Agent("ppo_parameter", ("--std", "parameter", *LOW_NOISE)),
     # The paper's listing adds h_0 where its equation subtracts: read literally, -0.3 gives this target.
-    Agent("ppo_era_0.3", ("--std", "era", "--era_target", str(-PPO_TARGET), *NO_BONUS)),
+    Agent("ppo_era_0.3", ("--std", "era", "--era_target_entropy", str(-PPO_TARGET), *NO_BONUS)),
 )
 # Not the paper's targets: the noise of a nearly deterministic policy, and two thirds of PPO's initial noise.
 MIS_SET = tuple(
-    Agent(f"ppo_era_{target}", ("--std", "era", "--era_target", target, *NO_BONUS)) for target in ("-2.0", "1.0")
+    Agent(f"ppo_era_{target}", ("--std", "era", "--era_target_entropy", target, *NO_BONUS))
+    for target in ("-2.0", "1.0")
 )
 # The paper names no values; these are round ones, and DAPO's 0.28.
 CLIPS = ("0.24", "0.28", "0.4")

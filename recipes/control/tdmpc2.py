@@ -13,7 +13,7 @@ from recipes.whole import LONGEST_EPISODE, Rows
 
 STEPS = 7_000_000  # the agent's; each is two of the environment, 14M in upstream's own results for these tasks
 TD_MPC2 = Agent("tdmpc2")
-ERA = Agent("tdmpc2_era", ("era_target=-1", "entropy_coef=0"))
+ERA = Agent("tdmpc2_era", ("era_target_entropy=-1", "entropy_coef=0"))
 
 
 class TDMPC2(ControlScript):

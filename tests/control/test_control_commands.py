@@ -54,8 +54,8 @@ def test_main_results_of_ppo():
     first = {run.agent: flags(run) for run in found[:6]}
     own = {"--env": "HalfCheetah-v4", "--seed": "1", "--csv_path": "train.csv", "--fast": True}
     assert first["ppo"] == own
-    assert first["ppo_era"] == {**own, "--std": "era", "--era_target": "-0.3", "--entropy_coef": "0"}
-    assert first["ppo_era_0.3"] == {**first["ppo_era"], "--era_target": "0.3"}
+    assert first["ppo_era"] == {**own, "--std": "era", "--era_target_entropy": "-0.3", "--entropy_coef": "0"}
+    assert first["ppo_era_0.3"] == {**first["ppo_era"], "--era_target_entropy": "0.3"}
     for kind in ("constant", "head", "parameter"):
         arm = first[f"ppo_{kind}"]
         assert arm["--std"] == kind and arm["--entropy_coef"] == "0"  # at ERA's mean entropy, -0.3 per dimension
@@ -83,7 +83,7 @@ def test_llm_techniques():
 
 
 @pytest.mark.parametrize("experiment", ["distribution", "batch", *SAC.experiments])
-def test_a_runs_flags_are_those_of_its_agents_name(experiment):
+def test_flags_of_a_run_follow_its_agents_name(experiment):
     for run in launch_of(experiment).runs:
         given = {flag.replace("--era_", "--"): value for flag, value in flags(run).items()}
         assert ("--era" in given or given.get("--agent") == "fastsac_era") == ("_era" in run.agent)
@@ -160,7 +160,7 @@ def test_what_is_missing_is_said(monkeypatch, tmp_path):
     assert "a run wants 1, and this machine has 0" in gpus
 
 
-def test_a_run_of_fasttd3_is_finished_with_its_model_and_its_whole_curve(monkeypatch, tmp_path):
+def test_fasttd3_run_is_finished_with_its_model_and_whole_curve(monkeypatch, tmp_path):
     """run.json gets the steps from the log only once the run has come to its end."""
     monkeypatch.setenv("OUTPUT", str(tmp_path))
     launch = launch_of("humanoidbench")

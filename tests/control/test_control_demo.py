@@ -58,7 +58,7 @@ def test_measures_by_hand_and_a_guarantee_that_did_not_hold():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopping_the_demo_leaves_no_process_and_no_finished_run(number, tmp_path):
+def test_stopping_leaves_no_process_and_no_finished_run(number, tmp_path):
     """A stand-in for train.py, for what needs no training."""
     out, pids, scripts = tmp_path / "out", tmp_path / "pids", tmp_path / "fasttd3/fast_td3"
     pids.mkdir()

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""Grids of real trainings on this CPU: PPO and FastTD3 that are killed and go on, and every experiment of FastTD3."""
+"""Grids of real trainings on this CPU: a short one of PPO, and every experiment of FastTD3.
+
+Runs that are killed and go on: ../test_grid.py, and on a Slurm ../rehearsal/slurm.
+"""
 
 import csv
 import json
-import signal
 
 import pytest
-from grid_launch import kill_all, launch, start, wait_for
-from helpers import processes_with
+from grid_launch import kill_all, launch
 from reacher_runs import EXPERIMENTS, FLAGS, TASK
 
 from recipes import results
@@ -33,32 +34,6 @@ def record(folder):
 
 
 @pytest.mark.grid
-def test_a_grid_of_ppo_goes_on_after_kill_9(patched_ppo, tmp_path):
-    """On Ray: ../test_grid.py."""
-    given = {"CHECKOUTS": str(patched_ppo.parent), "SEED": "1", "TASKS": "Hopper-v4", "OUTPUT": str(tmp_path)}
-    given["JOBS"] = "2"
-    command = (tmp_path, "-m", "recipes.control", "ppo", *TINY, "1000000")
-    folders = [tmp_path / "Hopper-v4-ppo-seed1", tmp_path / "Hopper-v4-ppo_era-seed1"]
-    killed = start(*command, AGENT="ppo ppo_era", **given)
-    wait_for(lambda: all((folder / "checkpoint.pt").exists() for folder in folders), killed)
-    kill_all(tmp_path)
-    done = [steps(folder) for folder in folders]
-
-    again = start(*command, AGENT="ppo ppo_era", **given)
-    wait_for(lambda: all(steps(folder)[-1:] > before[-1:] for folder, before in zip(folders, done)), again)
-    again.send_signal(signal.SIGTERM)
-    _, errors = again.communicate(timeout=900)
-    assert again.returncode == 130 and "nothing is left running" in errors, errors
-    for folder, before in zip(folders, done):
-        now = [int(step) for step in steps(folder)]
-        assert now == list(range(300, now[-1] + 1, 300)) and len(now) > len(before) > 1  # none is lost, none repeated
-        assert not list(folder.glob("interrupted-*"))
-    found = record(folders[1])
-    assert found["agent"] == "ppo_era" and found["finished"] is False and found["as_paper"] is False
-    assert found["added"][-2:] == ["--max_train_steps", "1000000"] and {"commit", "modified"} <= found.keys()
-
-
-@pytest.mark.grid
 def test_a_short_grid_of_ppo_comes_to_its_end(patched_ppo, tmp_path):
     given = {"CHECKOUTS": str(patched_ppo.parent), "SEED": "1", "TASKS": "Hopper-v4", "OUTPUT": str(tmp_path)}
     result = launch(tmp_path, "-m", "recipes.control", "ppo", *TINY, "600", AGENT="ppo ppo_era", **given)
@@ -66,19 +41,6 @@ def test_a_short_grid_of_ppo_comes_to_its_end(patched_ppo, tmp_path):
     assert result.stdout.count(" finished, return ") == 2 and len(results.lines(tmp_path)) == 2
     finished = record(tmp_path / "Hopper-v4-ppo-seed1")
     assert finished["finished"] is True and finished["entry"] == "Hopper-v4-ppo"
-
-
-@pytest.mark.grid
-def test_fasttd3_starts_over(patched_fasttd3, tmp_path):
-    given = {"CHECKOUTS": str(patched_fasttd3.parent), "SEED": "1", "TASKS": TASK, "OUTPUT": str(tmp_path)}
-    command = (tmp_path, "-m", "recipes.control", "humanoidbench", *FLAGS, "--total_timesteps", "100000")
-    folder = tmp_path / f"{TASK}-fastsac_era-seed1"
-    killed = start(*command, AGENT="fastsac_era", **given)
-    wait_for(lambda: list(folder.glob("models/*_100.pt")) and len(steps(folder)) > 1, killed)
-    kill_all(tmp_path)
-    anew = start(*command, AGENT="fastsac_era", **given)
-    wait_for(lambda: (folder / "interrupted-1/train.csv").exists() and len(steps(folder)) > 0, anew)
-    assert steps(folder)[0] == "100" and processes_with(ERA_GRID_TEST=str(tmp_path))
 
 
 # make control-smoke

@@ -55,7 +55,7 @@ def plain(task, seed, actions):
 @pytest.mark.parametrize(
     "task, terminates", [("Reacher-v4", False), ("InvertedPendulum-v4", True), ("Pendulum-v1", False)]
 )
-def test_an_episode_is_that_of_gymnasium_with_its_last_observation(gymnasium_env, task, terminates):
+def test_episode_is_gymnasiums_with_its_last_observation(gymnasium_env, task, terminates):
     """Reacher and Pendulum end by their limit of steps, InvertedPendulum falls; the latter two have D = 1."""
     envs, _, _ = gymnasium_env.make_envs(arguments(task), CPU)
     generator = np.random.default_rng(0)
@@ -130,7 +130,7 @@ def test_actions_are_clamped_to_the_bounds(gymnasium_env):
     assert torch.equal(*after)
 
 
-def test_seeds_differ_between_environments_ranks_runs_and_purposes_and_repeat(gymnasium_env):
+def test_seeds_differ_by_environment_rank_run_and_purpose(gymnasium_env):
     all_seeds = [
         int(value)
         for seed in range(1, 11)

@@ -199,7 +199,7 @@ def test_what_is_in_the_way_of_a_newer_overlay(project, prepare, said, advice):
 
 
 @pytest.mark.parametrize("place", ["era", "HEAD", "upstream/v1", "mine"])
-def test_commits_that_no_other_branch_holds_stop_a_stale_apply(project, place):
+def test_commits_held_nowhere_else_stop_a_stale_apply(project, place):
     """On our branch, on none, on our branch while HEAD is elsewhere. On a branch of the user's they are safe."""
     project.run("apply", "alpha")
     checkout = project.checkout()

@@ -85,7 +85,7 @@ def test_an_older_python_gets_one_clear_line():
     assert done.stderr.startswith("error: apply.py needs Python 3.10 or newer") and done.stderr.count("\n") == 1
 
 
-def test_the_engine_needs_the_standard_library_alone_and_imports_in_one_direction():
+def test_engine_imports_the_standard_library_and_in_one_direction():
     graph = {}
     for path in ENGINE.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 10))

@@ -118,7 +118,7 @@ def test_every_verb_works_and_runs_no_program(project, infect, name, where):
 
 
 @pytest.mark.parametrize("where", ["checkout", "cache"])
-def test_what_a_partial_clone_lacks_is_fetched_from_nowhere(project, infect, where):
+def test_partial_clone_is_completed_from_nowhere(project, infect, where):
     """A run that needs it ends with the reason."""
     project.run("apply", "alpha")
     project.run("fetch", "alpha", "--version", "v2")

@@ -179,7 +179,7 @@ def test_an_altered_archive_in_the_cache_is_fetched_again(project, tmp_path):
     assert git(tmp_path / "b/alpha", "rev-parse", "era") == git(project.checkout(), "rev-parse", "era")
 
 
-def test_a_damaged_repository_in_the_cache_is_refused_and_repaired_by_fetch(project):
+def test_damaged_cache_is_refused_and_repaired_by_fetch(project):
     (project.cache / "git/alpha.git/objects").mkdir(parents=True)  # of a killed run
     project.run("fetch", "alpha")
     repository = project.cache / "git/alpha.git"

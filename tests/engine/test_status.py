@@ -50,7 +50,7 @@ def test_states(project):
 
 
 @pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
-def test_states_come_from_bytes_and_not_from_flags_or_timestamps(project, flag):
+def test_states_come_from_bytes_alone(project, flag):
     project.run("apply", "alpha")
     git(project.checkout(), "update-index", flag, "README.md")
     target = project.checkout() / "README.md"

@@ -36,8 +36,10 @@ def write_csv(file: Path, columns: Sequence[str], rows: Sequence[Sequence]) -> N
 
 
 def write_info(folder: Path, **info) -> None:
-    """run.json of a finished run with the paper's settings."""
+    """run.json of a finished run with the paper's settings. A folder in `time`, say, counts for `time/...`."""
+    apart = f"{folder.parent.name}/" if folder.parent.name in ("time", "alpha", "obac") else ""
     known = {
+        **({"entry": apart + folder.name.partition("-seed")[0]} if apart else {}),
         "added": [],
         "as_paper": True,
         "commit": "c" * 40,

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 import synthetic
-from test_verdicts import curves_of, judge, of_paper, with_numbers
+from judging import curves_of, judge, of_paper, with_numbers
 
 import reproduce
 from ledger import figures, report, results

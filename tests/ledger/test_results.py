@@ -14,10 +14,8 @@ import synthetic
 from ledger import results
 from ledger.paper import ROOT
 from ledger.verdicts import Judged
-from recipes.control import SCRIPTS
 from recipes.control.sac import SAC
 from recipes.llm import evaluate
-from recipes.vision.timm import Timm
 
 ERA = "HalfCheetah-v4-ppo_era-seed1"
 CIFAR = "cifar10-era0.6-seed42"
@@ -348,14 +346,6 @@ def test_a_run_belongs_to_the_entry_that_its_run_json_names(paper, tmp_path):
     synthetic.write_info(tmp_path / "my copy", **{**known, "host": "ppo", "total_steps": 10_000, "agent": "ppo"})
     why = "run.json says task HalfCheetah-v4 and agent ppo, and the entry HalfCheetah-v4-ppo_era"
     assert [result.why for result in collect(paper, tmp_path / "my copy")] == [why]
-
-
-@pytest.mark.parametrize("script", [*dict.fromkeys(SCRIPTS.values()), Timm], ids=lambda script: script.__name__)
-def test_a_launched_run_names_the_entry_that_its_folder_is_called_by(script):
-    """So that older runs, which name none, belong to the same entries."""
-    for name in script.experiments:
-        for run in script(name).runs:
-            assert results.named(run.folder) == (run.entry, run.seed)
 
 
 def test_the_repositorys_own_results_can_be_read(paper):

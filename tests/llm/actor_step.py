@@ -44,8 +44,8 @@ def old_log_prob_pass(actor, data):
     """The batch gets what verl's worker would return, and the entropies."""
     log_probs, entropys = actor.compute_log_prob(data, calculate_entropy=True)
     tensors = {"old_log_probs": log_probs, "entropys": entropys}
-    if hasattr(actor, "era"):  # unpatched verl has no such hooks
-        tensors |= actor.era.old_log_prob_tensors(log_probs, entropys)
+    if hasattr(actor, "era_hooks"):  # unpatched verl has no such hooks
+        tensors |= actor.era_hooks.old_log_prob_tensors(log_probs, entropys)
     for key, value in tensors.items():
         data.batch[key] = value
 
@@ -108,8 +108,8 @@ def take_steps(settings):
     actor.device_name = "cpu" if settings.get("autocast") else "cuda"
     if "updates_before" in settings:  # as fsdp_workers.py does, whose checkpoints resume the count
         saved = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0).state_dict()
-        actor.era.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
-        actor.era.lr_scheduler.load_state_dict({**saved, "last_epoch": settings["updates_before"]})
+        actor.era_hooks.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+        actor.era_hooks.lr_scheduler.load_state_dict({**saved, "last_epoch": settings["updates_before"]})
 
     if settings.get("reference"):
         return {"start": start, "ref_log_prob": lora_reference_pass(actor, settings)}

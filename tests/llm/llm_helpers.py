@@ -16,53 +16,6 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 ACTOR_STEP = Path(__file__).with_name("actor_step.py")
-# What somebody writes who misspelt, misplaced or forgot a part of the key, with hydra's plus: the key that is named,
-# what follows it, and its place in actor_rollout_ref.actor.
-ELSEWHERE = {
-    "actor_rollout_ref.era": (".enable=True", "era"),
-    "actor_rollout_ref.rollout.era": (".enable=True", "era"),
-    "trainer.era": (".k=2", "era"),
-    "era": (".enable=True", "era"),
-    "actor_rollout_ref.actor.era_enable": ("=True", "era.enable"),
-    "actor_rollout_ref.actor.era-low": ("=0.3", "era.low"),
-    "actor_rollout_ref.actor.ERA": (".enable=True", "era"),
-    "actor_rollout_ref.actor.use_era": ("=True", "era"),
-    "actor_rollout_ref.actor.useERA": ("=True", "era"),
-    "trainer.eraEnable": ("=True", "era.enable"),
-    "actor_rollout_ref.actor.policy_loss.omega_low": ("=0.3", "era.low"),
-    "actor_rollout_ref.actor.low": ("=0.3", "era.low"),
-    "actor_rollout_ref.top_fraction": ("=0.1", "era.top_fraction"),
-    "actor_rollout_ref.actor.forking_fraction": ("=0.2", "policy_loss.forking_fraction"),
-    "actor_rollout_ref.adaptive_entropy": (".target=0.5", "adaptive_entropy"),
-    "hold": ("=True", "era.hold"),
-    "trainer.era_hold": ("=True", "era.hold"),
-    "k": ("=8", "era.k"),
-    "algorithm.scale_advantages": ("=True", "era.scale_advantages"),
-    "algorithm.low": ("=0.3", "era.low"),
-    "trainer.schedule_steps": ("=100", "era.schedule_steps"),
-    "critic.lowEnd": ("=0.2", "era.low_end"),
-    "data.mine.min_advantage": ("=0.1", "era.min_advantage"),
-    "actor_rollout_ref.actor.policy_loss.hold": ("=True", "era.hold"),
-    "actor_rollout_ref.actor.policy_loss.k": ("=8", "era.k"),
-    "actor_rollout_ref.actor.min_advantag": ("=0", "era.min_advantage"),
-    "actor_rollout_ref.actor.policy_loss.forking_fracton": ("=0.2", "policy_loss.forking_fraction"),
-    "actor_rollout_ref.actor.adaptive_entrpy": (".target=0.5", "adaptive_entropy"),
-    "actor_rollout_ref.actor.eraa": (".enable=True", "era"),
-    "actor_rollout_ref.actor.ear": (".enable=True", "era"),
-    "actor_rollout_ref.actor.era_kwargs": (".low=0.3", "era"),
-    "actor_rollout_ref.actor.entropy_regularizing_activation": (".enable=True", "era"),
-}
-ELSEWHERE = {key: (f"+{key}{rest}", place) for key, (rest, place) in ELSEWHERE.items()}
-ELSEWHERE["trainer.mine.era"] = "+trainer.mine=[{era: {enable: True}}]", "era"
-# By the key that is named, an override that leaves it without a value.
-EMPTY = {
-    "actor_rollout_ref.actor.era": "null",
-    **{
-        f"actor_rollout_ref.actor.{name}": "???"
-        for name in ("era.k", "era.low_end", "policy_loss.forking_fraction", "adaptive_entropy")
-    },
-}
-EMPTY = {key: f"++{key}={value}" for key, value in EMPTY.items()}
 
 
 def load(path, name):

@@ -7,8 +7,8 @@ import math
 import plain
 import pytest
 import torch
+from forking import FRACTION, THRESHOLD, actor_config, plain_keep
 from llm_helpers import take_steps
-from test_forking_tokens import FRACTION, THRESHOLD, actor_config, plain_keep
 from update_cases import (
     ALL_TERMS,
     BASE,
@@ -135,7 +135,7 @@ def test_the_cases_exercise_every_branch_and_metrics_equal_their_definitions(upd
 def test_a_schedule_without_a_count_of_updates_is_refused(patched_verl):
     case = {**BASE, **with_era(low_end=2.7, schedule_steps=4)}
     (result,) = take_steps(patched_verl, [case])
-    assert "not set actor.era.lr_scheduler" in result["error"]
+    assert "not set actor.era_hooks.lr_scheduler" in result["error"]
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_without_era_training_is_upstream_to_the_bit(updates, upstream):
             assert updates[path, era]["metrics"] == upstream[path]["metrics"]
 
 
-def test_with_era_old_log_probs_and_entropies_stay_those_of_the_policy_that_sampled(updates, upstream):
+def test_old_log_probs_and_entropies_are_the_sampling_policys(updates, upstream):
     mask = plain.response_mask(upstream["one step"]["batch"], BASE)
     for case in ("one step, top-k", "one step, top-k, off-policy"):
         theirs, ours = (results[name]["batch"] for results, name in ((upstream, "one step"), (updates, case)))
@@ -169,7 +169,7 @@ def test_with_era_old_log_probs_and_entropies_stay_those_of_the_policy_that_samp
 
 
 @pytest.mark.parametrize("case", ONLY_LOGS)
-def test_k_of_1_only_logs_and_an_adaptive_bonus_sets_its_coefficient(updates, upstream, case):
+def test_k_of_1_only_logs_and_adaptive_bonus(updates, upstream, case):
     """In fp64, where the one read of the logits and upstream's functions round alike; also after restarts."""
     ours, theirs = updates[case], upstream[case.removesuffix(", restarted")]
     assert difference(theirs["start"], theirs["parameters"]) > 1e-3

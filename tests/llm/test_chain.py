@@ -6,8 +6,6 @@ import itertools
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from demo.llm import chain
 
@@ -45,12 +43,6 @@ def test_every_single_character_change_is_judged_as_the_checker_judges_it():
         for i, character in itertools.product(range(len(answer)), chain.ALPHABET + " ٣²\n"):
             changed = answer[:i] + character + answer[i + 1 :]
             assert chain.is_right(start, changed) == checker(start, changed), changed
-
-
-@settings(deadline=None)
-@given(st.integers(0, 99), st.text(alphabet=chain.ALPHABET, max_size=20))
-def test_any_text_is_judged_as_the_checker_judges_it(start, text):
-    assert chain.is_right(start, text) == checker(start, text)
 
 
 def test_biased_task_rejects_by_the_number_of_steps_other_than_plus_one():

@@ -6,8 +6,9 @@ import dataclasses
 import math
 
 import pytest
+from omegaconf import OmegaConf
 
-from era.language_config import EraConfig, check_trainer_config
+from era.language_config import EraConfig, check_trainer_config, refuse_elsewhere
 
 ACTOR = "actor_rollout_ref.actor"
 KEY = f"{ACTOR}.era"
@@ -103,6 +104,49 @@ def test_defaults_are_those_of_the_dataclass_and_infinity_reaches_it(config_of):
     assert EraConfig.from_mapping(group).high == math.inf
 
 
-def test_compile_has_an_older_name(caplog):
-    assert EraConfig.from_mapping({"enable": True, "triton": False}) == EraConfig(enable=True, compile=False)
-    assert caplog.messages == [f"{KEY}.triton is now called {KEY}.compile."]
+# What somebody writes who misspelt, misplaced or forgot a part of a key, and the key's place in ACTOR. That verl's
+# start-up checks it: test_declared_refusals.py and current/test_refusals.py.
+ELSEWHERE = {
+    **dict.fromkeys(("actor_rollout_ref.era", "trainer.era", "era", f"{ACTOR}.ERA", f"{ACTOR}.use_era"), "era"),
+    **dict.fromkeys((f"{ACTOR}.useERA", f"{ACTOR}.eraa", f"{ACTOR}.ear", f"{ACTOR}.era_kwargs"), "era"),
+    f"{ACTOR}.entropy_regularizing_activation": "era",
+    f"{ACTOR}.era_enable": "era.enable",
+    "trainer.eraEnable": "era.enable",
+    f"{ACTOR}.era-low": "era.low",
+    f"{LOSS}.omega_low": "era.low",
+    **dict.fromkeys((f"{ACTOR}.low", "algorithm.low"), "era.low"),
+    "critic.lowEnd": "era.low_end",
+    "actor_rollout_ref.top_fraction": "era.top_fraction",
+    **dict.fromkeys(("hold", "trainer.era_hold", f"{LOSS}.hold"), "era.hold"),
+    **dict.fromkeys(("k", f"{LOSS}.k"), "era.k"),
+    "algorithm.scale_advantages": "era.scale_advantages",
+    "trainer.schedule_steps": "era.schedule_steps",
+    **dict.fromkeys(("data.mine.min_advantage", f"{ACTOR}.min_advantag"), "era.min_advantage"),
+    **dict.fromkeys((f"{ACTOR}.forking_fraction", f"{LOSS}.forking_fracton"), "policy_loss.forking_fraction"),
+    **dict.fromkeys(("actor_rollout_ref.adaptive_entropy", f"{ACTOR}.adaptive_entrpy"), "adaptive_entropy"),
+}
+
+
+@pytest.mark.parametrize("key", ELSEWHERE)
+def test_keys_of_era_elsewhere_are_refused(key):
+    config = OmegaConf.create()
+    OmegaConf.update(config, key, {"enable": True} if ELSEWHERE[key] == "era" else 0.3)
+    with pytest.raises(ValueError) as error:
+        refuse_elsewhere(config)
+    said = f"{key} would be ignored: its place is {ACTOR}.{ELSEWHERE[key]}.\nNothing was started."
+    assert str(error.value) == said
+
+
+def test_a_key_of_era_within_a_list_is_refused():
+    with pytest.raises(ValueError, match=r"trainer\.mine\.era would be ignored"):
+        refuse_elsewhere({"trainer": {"mine": [{"era": {"enable": True}}]}})
+
+
+@pytest.mark.parametrize(
+    "key", [KEY, f"{KEY}.k", f"{KEY}.low_end", f"{LOSS}.forking_fraction", f"{ACTOR}.adaptive_entropy"]
+)
+def test_keys_of_era_without_a_value_are_refused(key):
+    config = OmegaConf.create()
+    OmegaConf.update(config, key, None if key == KEY else "???")
+    with pytest.raises(ValueError, match=f"^{key} has no value"):
+        refuse_elsewhere(config)

@@ -16,7 +16,7 @@ def write(file, prompts):
     return file
 
 
-def test_prompts_that_ask_the_same_are_kept_apart_and_each_right_answer_counts_once(tmp_path):
+def test_equal_prompts_stay_apart_and_a_right_answer_counts_once(tmp_path):
     dump = write(tmp_path / "1.jsonl", [[RIGHT, RIGHT, OTHER, WRONG], [OTHER, OTHER, WRONG, WRONG], [WRONG] * 4])
     found = curves.by_prompt(dump, 4, "chain")
     assert found["distinct"].tolist() == [2, 1, 0] and found["right"].tolist() == [0.75, 0.5, 0]

@@ -4,10 +4,8 @@
 
 import json
 import math
-import os
 import re
 import shutil
-import subprocess
 import sys
 from fractions import Fraction
 from itertools import combinations
@@ -19,6 +17,17 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("math_verify")
 import hypothesis  # noqa: E402
+from evaluations import (  # noqa: E402
+    CHARACTERS,
+    TOKENS,
+    command,
+    evaluated,
+    learned_model,
+    lines,
+    prompt,
+    write_rows,
+    write_sets,
+)
 from hypothesis import strategies as st  # noqa: E402
 
 from demo.llm import models  # noqa: E402
@@ -27,64 +36,20 @@ from recipes.llm import evaluate, grading  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCD +-*/=?.,:\\{}$()"
-TOKENS = 12  # "\boxed{4}" and the end
-
-
-def prompt(i: int) -> str:
-    return "what is " + "the " * (i % 3) + f"{i}?"
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A 2-layer Qwen2 that learned to answer `what is 4?` with \\boxed{4} two times in three, else with \\boxed{0}."""
-    from transformers import AutoTokenizer
-
-    torch.manual_seed(0)
-    tokenizer = models.character_tokenizer([*CHARACTERS])
-    # Heads of 32, the smallest that vLLM has on a CPU (tests/rehearsal/vllm).
-    model = models.two_layer_qwen2(len(tokenizer), 128, intermediate=128, positions=64)
-    folder = tmp_path_factory.mktemp("evaluate") / "model"
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)  # transformers 5 makes Qwen2's of it, which drops the spaces
-    rows = [prompt(i) + rf"\boxed{{{answer}}}" + "<eos>" for i in range(1, 9) for answer in (i, i, 0)]
-    batch = tokenizer(rows, padding=True, padding_side="right", return_tensors="pt")
-    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    for _ in range(120):
-        model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    model.eval().save_pretrained(folder)
-    return folder
-
-
-def write_rows(file, rows):
-    import pyarrow
-    import pyarrow.parquet
-
-    file.parent.mkdir(exist_ok=True, parents=True)
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
-    return file
+    return learned_model(tmp_path_factory.mktemp("evaluate") / "model")
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("evaluate-data") / "eval"
-    rows = {
-        "aime24": [recipe.evaluation_row("aime24", 10 * i, prompt(i), str(i)) for i in range(1, 6)],
-        "math500": [recipe.evaluation_row("math500", i, prompt(i), rf"\frac{{{2 * i}}}{{2}}") for i in range(1, 6)],
-        "arc_c": [recipe.evaluation_row("arc_c", i, prompt(i), "ABCD"[i % 4], 4) for i in range(1, 4)],
-    }
-    for name in rows:
-        write_rows(folder / f"{name}.parquet", rows[name])
-    return folder
+    return write_sets(tmp_path_factory.mktemp("evaluate-data") / "eval")
 
 
-def command(model, data, out, *more):
-    words = ["--protocol", "strict", "--model", model, "--data", *data, "--out", out, "--engine", "transformers"]
-    return [str(word) for word in (*words, "--max-tokens", TOKENS, *more)]
+@pytest.fixture(scope="module")
+def finished(model, data, tmp_path_factory):
+    return evaluated(model, data, tmp_path_factory.mktemp("finished") / "out")
 
 
 @pytest.fixture
@@ -96,21 +61,6 @@ def run(model, data, tmp_path):
         return json.loads((out / "summary.json").read_text())
 
     return run
-
-
-@pytest.fixture(scope="module")
-def finished(project_root, model, data, tmp_path_factory):
-    """The folder and the output of a run of the whole protocol, through the command line."""
-    out = tmp_path_factory.mktemp("finished") / "out"
-    words = [sys.executable, "-m", "recipes.llm.evaluate", *command(model, [data], out)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    result = subprocess.run(words, cwd=project_root, env=environment, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    return out, result.stdout
-
-
-def lines(out, benchmark):
-    return [json.loads(line) for line in (out / f"{benchmark}.samples.jsonl").read_text().splitlines()]
 
 
 # What is sampled and counted

@@ -48,7 +48,7 @@ def test_lines_are_steps_that_are_flushed_and_continued(tracking, tmp_path, monk
     assert lines_of(tmp_path / "one.jsonl") == [{"step": 0, "data": {}}]
 
 
-def test_a_line_that_a_killed_run_left_unfinished_does_not_take_the_next_one_with_it(tracking, tmp_path):
+def test_line_that_a_killed_run_left_unfinished_stands_alone(tracking, tmp_path):
     tracking().log({"run": 1}, 1)
     file = tmp_path / "runs/project/team/run.jsonl"
     with file.open("a") as unfinished:
@@ -58,7 +58,7 @@ def test_a_line_that_a_killed_run_left_unfinished_does_not_take_the_next_one_wit
     assert half == '{"step": 2, "da' and [json.loads(line)["step"] for line in (first, resumed)] == [1, 2]
 
 
-def test_numbers_become_floats_what_json_cannot_hold_null_and_others_strings(tracking, tmp_path):
+def test_values_become_floats_null_or_strings(tracking, tmp_path):
     values = [*NO_NUMBERS, *(value for value, _ in NUMBERS), *OTHERS]
     tracking().log(dict(enumerate(values)), 1, backend=["file"])  # the console formats no decimals
     (line,) = lines_of(tmp_path / "runs/project/team/run.jsonl")

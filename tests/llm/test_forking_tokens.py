@@ -4,16 +4,12 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
+from forking import FRACTION, THRESHOLD, actor_config, plain_keep
 
-ENTROPY, THRESHOLD, FRACTION = "forking_token_entropy", "forking/entropy_threshold", "forking/token_fraction"
+ENTROPY = "forking_token_entropy"
 ROWS, LENGTH = 12, 9
-
-
-def actor_config(fraction):
-    return {"policy_loss": {"loss_mode": "vanilla", "forking_fraction": fraction}}
 
 
 def make_data(entropy, mask, advantages, multi_turn=False):
@@ -41,14 +37,6 @@ def example(seed, rows=ROWS, columns=LENGTH):
     mask[1] = False
     mask[-1] = True
     return 3 * torch.rand(rows, columns, generator=g) ** 4, mask, torch.randn(rows, columns, generator=g)
-
-
-def plain_keep(entropy, mask, fraction):
-    """numpy: H >= the max(1, floor(fraction x n))-th largest of the n response tokens."""
-    entropy, mask = entropy.numpy(), mask.bool().numpy()
-    tokens = np.sort(entropy[mask])[::-1]
-    threshold = tokens[max(1, math.floor(fraction * len(tokens))) - 1]
-    return torch.from_numpy(mask & (np.nan_to_num(entropy) >= threshold)), threshold.item()
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +98,7 @@ def test_values_outside_the_mask_never_matter(forking_tokens, poison):
     assert torch.equal(clean.batch["advantages"], poisoned.batch["advantages"])
 
 
-def test_fraction_1_touches_nothing_and_below_it_entropies_are_returned_in_fp32(forking_tokens):
+def test_fraction_1_touches_nothing_and_below_it_entropies_are_fp32(forking_tokens):
     entropy, mask, advantages = example(11)
     for config in ({}, {"policy_loss": None}, {"policy_loss": {"loss_mode": "vanilla"}}, actor_config(1)):
         data = make_data(None, mask, advantages)

@@ -119,7 +119,7 @@ def test_values_outside_the_mask_never_matter(gspo, poison, mask_dtype):
     assert torch.equal(again, loss) and torch.equal(poisoned, gradient) and others == metrics
 
 
-def test_an_empty_response_counts_with_loss_0_and_a_nan_inside_the_mask_is_not_hidden(gspo):
+def test_empty_response_has_loss_0_and_nan_is_not_hidden(gspo):
     old, log_prob, advantages, mask = example(5)
     without = loss_and_gradient(gspo, old[1:], log_prob[1:], advantages[1:], mask[1:])
     mask[0] = False

@@ -41,6 +41,7 @@ def test_report_is_about_the_last_ten_steps():
     validations = pandas.DataFrame({"step": [20, 40], "pass_at_1": 0.9, "pass_at_32": 1.0, "distinct_right": 4.0})
     found = {label: value for label, (value, _) in report.measures(steps, validations, 60.0).items()}
     assert found["response entropy, last 10 steps"] == pytest.approx(0.66)
+    assert found["share of right answers at the end, 16 prompts"] == 0.9
     assert found["first step with tokens scaled by ERA"] == 21
     assert report.held(0.66, {"ERA": 0.66, "GRPO": 0.1}, 0.01).startswith("ERA held")
     assert report.held(0.66, {"ERA": 0.65, "GRPO": 0.7}, 0.01).startswith("ERA did not hold")
@@ -64,7 +65,7 @@ def test_half_of_a_finished_runs_answers_is_not_reused(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["a b", "it's", r"a\b", r"a\\b", "end\\", r"\'", r"\\''", "x=${y},[1]{z:2}", "#$%"])
-def test_hydra_reads_a_path_as_it_was_from_the_demo_and_from_launch_sh(text):
+def test_hydra_reads_paths_of_the_demo_and_of_launch_sh(text):
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     launch = ROOT / "overlays/verl/recipe/era/launch.sh"

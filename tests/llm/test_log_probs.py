@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_prob_rows import BOUNDS, EQUAL, described, errors, search, within
-from torch.utils._python_dispatch import TorchDispatchMode
+from plain_log_probs import LargestOutput, error, plain_logprob, plain_terms, rows
 
 from era import log_probs, log_probs_fused
 from era.log_probs import (
@@ -24,40 +24,6 @@ from era.log_probs_fused import fused_branch_log_probs, fused_policy_terms
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 WIDTH = 151_936  # of the vocabulary of Qwen2.5
-
-
-def plain_logprob(logits, label, scale, top_k=None):
-    """log softmax(scale z)_label in fp64 by the definition; None for a label outside the top_k."""
-    z = [scale * float(x) for x in logits]
-    kept = sorted(range(len(z)), key=lambda i: -z[i])[:top_k]
-    if label not in kept:
-        return None
-    largest = max(z)
-    return z[label] - largest - math.log(math.fsum(math.exp(z[i] - largest) for i in kept))
-
-
-def plain_terms(z, labels, scale, temperature, top_k=None):
-    """Scaled and original log-probs and the entropy of each row, by torch's own functions."""
-    z = z / temperature
-    scaled, log_p = z * scale[:, None], z.log_softmax(-1)
-    if top_k:
-        scaled = scaled.masked_fill(scaled < scaled.topk(top_k).values[:, -1:], -math.inf)
-    entropy = -(log_p.exp() * log_p.clamp(min=torch.finfo(z.dtype).min)).sum(-1)
-    return *(p.gather(-1, labels[:, None])[:, 0] for p in (scaled.log_softmax(-1), log_p)), entropy
-
-
-def error(found, expected):
-    """The largest error relative to 1 + |expected|."""
-    return ((found.double() - expected).abs() / (1 + expected.abs())).max().item()
-
-
-def rows(count, vocabulary, spread, seed=0):
-    """Logits without ties at the border of the top five, labels among them, and scales in runs of neighbours."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = spread * torch.randn(count, vocabulary, generator=generator)
-    labels = logits.topk(5).indices[torch.arange(count), torch.randint(5, (count,), generator=generator)]
-    scale = torch.tensor([1.0, 2.0, 0.5, 1.7])[torch.randint(4, (count // 4 + 1,), generator=generator)]
-    return logits, labels, scale.repeat_interleave(4)[:count]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -226,22 +192,6 @@ def test_whoever_still_needs_the_logits_is_told():
         terms.scaled.sum().backward()
 
 
-class LargestOutput(TorchDispatchMode):
-    """Counts the tensors of at least `limit` elements that operations allocate."""
-
-    def __init__(self, limit):
-        super().__init__()
-        self.limit, self.allocations = limit, []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        inputs = {a.data_ptr() for a in args if isinstance(a, torch.Tensor)}
-        for tensor in out if isinstance(out, (tuple, list)) else [out]:
-            if isinstance(tensor, torch.Tensor) and tensor.numel() >= self.limit and tensor.data_ptr() not in inputs:
-                self.allocations.append((str(func), tuple(tensor.shape)))
-        return out
-
-
 @pytest.mark.parametrize("asked", [{}, {"original": True, "entropy": True}, {"top_k": 20}])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("inplace", [False, True])
@@ -370,7 +320,7 @@ def test_wrong_arguments_are_named():
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf, -math.inf])
-def test_scales_and_temperatures_are_positive_and_finite_inside_the_mask(wrong):
+def test_scales_and_temperatures_out_of_range_are_refused(wrong):
     logits, labels = torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.long)
     values, mask = torch.ones(2, 3), torch.ones(2, 3)
     values[1, 2] = wrong

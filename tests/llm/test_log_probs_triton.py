@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 from log_prob_rows import BOUNDS, EQUAL, errors
-from test_log_probs import error, plain_terms, rows
+from plain_log_probs import error, plain_terms, rows
 
 from era import log_probs
 from era.log_probs import branch_log_probs, policy_terms

@@ -116,7 +116,7 @@ def test_a_users_own_folder_is_left_alone_and_saves_the_download(make, tmp_path)
 
 
 @pytest.mark.parametrize("damage", [b"", b"Weights" * 1000])
-def test_a_damaged_file_is_named_and_no_folder_is_made(make, tmp_path, damage):
+def test_damaged_file_is_named_and_no_folder_is_made(make, tmp_path, damage):
     assert make(NAME)[0] == 0
     (tmp_path / "models" / NAME).rename(tmp_path / "aside")
     file = tmp_path / "models" / f"{NAME}-original" / "model-00001-of-00001.safetensors"

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("math_verify")
-from demo.llm import models  # noqa: E402
+from evaluations import release_of, untrained_model  # noqa: E402
+
 from recipes.llm import evaluate, grade, grading  # noqa: E402
 from recipes.llm import release as authors  # noqa: E402
 
@@ -60,23 +61,13 @@ print("FOUND", json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def release(patched_release, project_root) -> authors.Release:
-    python = os.environ.get("ERA_RELEASE_PYTHON") or str(project_root / ".venv/era-release/bin/python")
-    if not Path(python).exists():
-        pytest.skip("the release's grader has an environment of its own: make test-release sets it up")
-    return authors.Release(patched_release, python)
+def release(patched_release) -> authors.Release:
+    return release_of(patched_release)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
-    """A tiny Qwen2 that learned nothing, with room for the release's prompts; heads of 32, as vLLM needs on a CPU."""
-    torch = pytest.importorskip("torch")
-    torch.manual_seed(0)
-    tokenizer = models.character_tokenizer([*map(chr, range(32, 127)), "\n"])
-    folder = tmp_path_factory.mktemp("release") / "model"
-    models.two_layer_qwen2(len(tokenizer), 128, intermediate=128, positions=8192).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return untrained_model(tmp_path_factory.mktemp("release") / "model")
 
 
 @pytest.fixture(scope="module")

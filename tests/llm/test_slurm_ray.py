@@ -62,7 +62,7 @@ def job(tmp_path, project_root):
     return run
 
 
-def test_the_scripts_run_one_after_the_other_at_the_address_that_the_last_node_sees(job):
+def test_scripts_run_in_turn_at_the_address_that_the_last_node_sees(job):
     code, said, log = job(*SCRIPTS, "a=b c", "d=e")
     assert code == 0, said
     assert log[:2] == [f"{FIRST} check=1 ray=none a=b c d=e", "getent ahostsv4 name-of-node1 on node2"]
@@ -72,7 +72,7 @@ def test_the_scripts_run_one_after_the_other_at_the_address_that_the_last_node_s
 
 
 @pytest.mark.parametrize("fails, ran", [(FIRST, [FIRST]), (SECOND, [FIRST, SECOND]), ("none", [FIRST, SECOND])])
-def test_it_stops_at_the_first_that_fails_and_what_waits_is_cancelled_at_the_end_alone(job, fails, ran):
+def test_the_first_failure_ends_the_job(job, fails, ran):
     code, _, log = job(*SCRIPTS, FAILS=fails, SLURM_ARRAY_JOB_ID="5", ARRAY="ArrayTaskThrottle=1 JobName=era")
     assert [line.partition(" ")[0] for line in log if " check= " in line] == ran
     assert (code == 0) == (log[-1] == "scancel --state=PENDING 5") == (fails == "none")
@@ -99,7 +99,7 @@ def test_what_cannot_work_is_named_before_ray_starts(job, words, variables, mess
     assert code == 1 and message in said and not any(line.startswith("ray") or "check= " in line for line in log)
 
 
-def test_one_run_may_have_its_folder_one_node_a_loopback_and_the_user_the_last_word_on_the_address(job):
+def test_address_of_one_run_on_one_node_and_of_the_users(job):
     one_node = {"NODES": "node1", "SLURM_JOB_NUM_NODES": "1", "FREE": "8"}
     assert job(FIRST, CKPTS_DIR="/x", FOUND="127.0.1.1", **one_node)[0] == 0
     code, _, log = job(FIRST, RAY_HEAD_IP="10.1.1.1", FOUND="")

@@ -4,7 +4,7 @@
 
 import pytest
 import torch
-from test_log_probs import plain_logprob
+from plain_log_probs import plain_logprob
 
 
 @pytest.fixture(scope="module")

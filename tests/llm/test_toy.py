@@ -69,7 +69,7 @@ def push(p, k, negatives):
 
 
 @pytest.mark.parametrize("k", (1.1, 2.0, 8.0))
-def test_without_negative_advantages_the_likeliest_token_loses_to_every_other(k):
+def test_likeliest_token_loses_without_negative_advantages(k):
     """So that its ratio to each falls until they are alike, or the entropy is above the bound: no lowest bound."""
     generator = torch.Generator().manual_seed(1)
     for spread in (0.1, 1.0, 5.0):

@@ -38,7 +38,7 @@ LAYOUTS = {
     "fused kernels, padded": {"fused": True, **WARM},
     "fused kernels, packed": {"fused": True, **PACKED, **COLD},
 }
-ALL_TERMS = "KL loss, entropy bonus, top-k"
+ALL_TERMS = "all terms"  # KL loss, entropy bonus and top-k
 LOSSES = {
     "vanilla": {},
     "top-k": with_era(top_k=5),

@@ -22,7 +22,7 @@ from rivals import launch, llm, llm_run, llm_trainer, records
 def test_every_setting_is_one_that_verl_and_the_overlay_accept(patched_verl, monkeypatch, tmp_path):
     monkeypatch.chdir(patched_verl)  # verl's recipes find its configuration relative to the checkout
     monkeypatch.syspath_prepend(patched_verl)
-    from verl.utils import era_config
+    from verl.utils.era import language_config
 
     grpo = config.overrides(config.Settings(), "grpo", tmp_path, tmp_path, tmp_path)
     with initialize_config_dir(str(patched_verl / "verl/trainer/config"), version_base=None):
@@ -31,7 +31,7 @@ def test_every_setting_is_one_that_verl_and_the_overlay_accept(patched_verl, mon
                 found = [llm.overrides(method, setting, task) for setting in one.settings]
                 assert len(set(map(tuple, found))) == 5
             composed = compose("ppo_trainer", overrides=[*grpo, *found[-1]])
-            era_config.check_trainer_config(composed)
+            language_config.check_trainer_config(composed)
         for task in llm.HOLD_SHARE:
             found = [
                 llm.overrides(method, setting, task)
@@ -41,7 +41,7 @@ def test_every_setting_is_one_that_verl_and_the_overlay_accept(patched_verl, mon
             assert len(found) == 11
             low = float(llm.HOLD_SHARE[task]) * llm.START[task][0]
             composed = compose("ppo_trainer", overrides=[*grpo, *found[0]])
-            era = era_config.check_trainer_config(composed)
+            era = language_config.check_trainer_config(composed)
             assert (era.k, era.hold, era.low) == (8, True, pytest.approx(low, abs=1e-4))
 
 

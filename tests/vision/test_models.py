@@ -1,140 +1,38 @@
 """ERA as the output activation of timm's models: every family, and what timm and torch do with a model.
 
-The same tests run through both doors: the patched timm here, and era.timm with an installed timm in current/.
+The same tests run through both doors: the patched timm in `make test`, and era.timm with an installed one in
+`make test-timm`.
 """
 
 import copy
-import importlib
 import io
 import json
 import shutil
-from types import SimpleNamespace
 
 import pytest
 import torch
 from families import FAMILIES
+from timm_models import FEW_FAMILIES, H0, MODELS, SETTING, assert_era, compare, setting_of
 from torch.nn.functional import cross_entropy
 from vision_helpers import entropy, equation, onnx_model
-
-H0 = 0.6
-SETTING = {"era_min_entropy": 0.5, "era_tau": 5.0, "era_inverse": "exact"}
-MODELS = {"test_resnet": {}, "test_vit": {"img_size": 32}}  # with and without BatchNorm
-FEW_FAMILIES = ("convnext", "efficientnet", "mlp_mixer", "resnet", "vision_transformer")
-
-
-@pytest.fixture(scope="module")
-def timm(import_timm):
-    """As it is installed, or with the patches."""
-    for name in ("models", "optim", "utils"):
-        importlib.import_module(f"timm.{name}")
-    return importlib.import_module("timm")
-
-
-@pytest.fixture(scope="module")
-def door(timm):
-    """create_model, apply_test_time_pool and the activation's functions: the patched timm's, or era.timm's."""
-    patched = hasattr(timm.layers, "attach_era")
-    activation = importlib.import_module("timm.layers.era" if patched else "era.discrete")
-    creates, pools = (timm, timm.layers) if patched else (importlib.import_module("era.timm"),) * 2
-    made = {"create_model": creates.create_model, "apply_test_time_pool": pools.apply_test_time_pool}
-    return SimpleNamespace(**vars(activation), **made)
-
-
-@pytest.fixture(params=MODELS)
-def pair(door, timm, request):
-    """A model with ERA, and the same without."""
-    torch.manual_seed(0)
-    keywords = {"num_classes": 10, **MODELS[request.param]}
-    model = door.create_model(request.param, **keywords, era_min_entropy=H0)
-    plain = timm.create_model(request.param, **keywords)
-    plain.load_state_dict(model.state_dict())
-    return model.eval(), plain.eval()
-
-
-@pytest.fixture
-def resnet(door):
-    torch.manual_seed(0)
-    return door.create_model("test_resnet", num_classes=10, **SETTING).eval()
-
-
-@pytest.fixture
-def images():
-    return torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-
-
-def assert_era(output, logits, *setting, tolerance=1e-5):
-    """Against the equation in fp64."""
-    expected = equation(logits.double(), *(setting or (H0,))).float()
-    torch.testing.assert_close(output, expected, rtol=tolerance, atol=tolerance)
-
-
-def setting_of(door, model):
-    found = door.find_era(model)
-    return found and {f"era_{name}": getattr(found, name) for name in ("min_entropy", "tau", "inverse")}
-
 
 # Families
 
 
-def test_families_are_all_of_timm(timm):
+def test_families_are_all_of_timm(door, timm):
     """Every module that registers models has one here; v1.0.20 has no csatv2 and no gemma4_vit."""
+    if not door.is_patched:
+        pytest.skip("the list is that of the patched versions")
     known = timm.models.list_modules()
     assert set(known) <= set(FAMILIES)
     for family in known:
         assert FAMILIES[family][0] in timm.list_models(module=family)
 
 
-def compare(door, timm, name, side, smaller=None):
-    """Fails unless the model with ERA is, bit for bit, ERA on the same model without. Skips if the latter fails too."""
-    torch.manual_seed(0)
-    images, keywords = torch.randn(2, 3, side, side), {"num_classes": 10, **(smaller or {})}
-    fixed, its_side = (timm.models.get_pretrained_cfg_value(name, key) for key in ("fixed_input_size", "input_size"))
-    if fixed and its_side[-1] != side:
-        keywords["img_size"] = side
-    plain = timm.create_model(name, **keywords)
-    model = door.create_model(name, **keywords, era_min_entropy=H0)
-    assert door.find_era(plain) is None and list(model.state_dict()) == list(plain.state_dict())
-    model.load_state_dict(plain.state_dict())
-
-    def both(call):
-        torch.manual_seed(1)
-        try:
-            expected = call(plain)
-        except Exception as error:
-            pytest.skip(f"fails without ERA too: {type(error).__name__}: {error}")
-        torch.manual_seed(1)
-        return expected, call(model)
-
-    activation = door.EntropyRegularizingActivation(10, H0)
-    with torch.no_grad():
-        logits, output = both(lambda m: m.eval()(images))
-        assert output.dtype == torch.float32 and torch.equal(output, activation(logits))
-        assert entropy(output).min() >= activation.floor - 1e-6
-        with door.raw_logits(model):
-            assert torch.equal(*both(lambda m: m(images)))
-
-    logits, output = both(lambda m: m.train()(images))
-    assert torch.equal(output, activation(logits))
-    for result in (activation(logits), output):
-        cross_entropy(result, torch.tensor([0, 1])).backward()
-    for (part, expected), found in zip(plain.named_parameters(), model.parameters(), strict=True):
-        assert (expected.grad is None) == (found.grad is None), part
-        assert found.grad is None or found.grad.isfinite().all() and torch.equal(found.grad, expected.grad), part
-
-    with torch.no_grad():
-        for classes in (7, 0):
-            both(lambda m: m.eval().reset_classifier(classes))  # noqa: B023
-            model.load_state_dict(plain.state_dict())
-            expected, found = both(lambda m: m(images))
-            if classes:
-                assert found.shape == (2, classes) and model.era.num_classes == classes
-                expected = door.EntropyRegularizingActivation(classes, H0)(expected)
-            assert torch.equal(found, expected)
+MARKS = {**dict.fromkeys(FEW_FAMILIES, ()), "swin_transformer": pytest.mark.slow}
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=() if name in FEW_FAMILIES else pytest.mark.search) for name in FAMILIES]
-)
+@pytest.mark.parametrize("family", [pytest.param(name, marks=MARKS.get(name, pytest.mark.search)) for name in FAMILIES])
 def test_family(door, timm, family, one_thread, say):
     """`make vision-models` runs all of them, and prints a row for each."""
     if family not in timm.models.list_modules():

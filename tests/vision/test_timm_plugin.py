@@ -16,8 +16,8 @@ def python(folder, path, *words):
 @pytest.mark.slow
 def test_on_timm_1_0_20(project_root, trees_of):
     """`make test-timm` has the newer ones, and the slow tests."""
-    tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/vision/current")
-    result = python(project_root, trees_of("timm", "v1.0.20")[1], *tests, "-m", "not slow")
+    tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/vision/current", "tests/vision/test_models.py")
+    result = python(project_root, trees_of("timm", "v1.0.20")[1], *tests, "-m", "not slow and not search")
     assert result.returncode == 0 and " passed" in result.stdout, result.stdout + result.stderr
 
 
@@ -32,6 +32,6 @@ def test_without_timm_and_with_an_older_one(project_root, tmp_path):
 def test_the_versions_are_those_of_the_tests(project_root):
     sources = (project_root / "requirements/timm-sources.txt").read_text()
     tested = re.findall(r"^timm==(\S+)", sources, re.MULTILINE)
-    assert f'OLDEST, NEWEST = "{tested[0]}", "{tested[-1]}"' in (project_root / "era/timm.py").read_text()
+    assert f'"timm", "{tested[0]}", "{tested[-1]}"' in (project_root / "era/timm.py").read_text()
     page = (project_root / "docs/vision/plug-in.md").read_text()
-    assert re.findall(r"^\| (\d\S+) \| `era.timm`", page, re.MULTILINE) == tested
+    assert f"Tested with timm {', '.join(tested[:-1])} and {tested[-1]}." in page

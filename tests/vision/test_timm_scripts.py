@@ -125,7 +125,7 @@ def test_training_without_era_is_upstream_to_the_bit(ours, upstream, flags):
     assert_identical(one, other)
     for name in ("summary.csv", "stdout.txt"):
         assert (mine / name).read_text() == (theirs / name).read_text()
-    assert own_args.era is None and not hasattr(args, "era")
+    assert own_args.era_setting is None and not hasattr(args, "era_setting")
 
 
 def test_validating_and_inference_without_era_are_upstream(ours, upstream):
@@ -151,7 +151,7 @@ def test_logging_entropy_changes_no_weight(ours, work, import_timm):
 
 
 @pytest.mark.parametrize("opt", ["sgd", pytest.param("adahessian", marks=pytest.mark.slow)])
-def test_a_step_of_training_is_one_through_the_activation(ours, work, import_timm, opt):
+def test_step_of_training_goes_through_the_activation(ours, work, import_timm, opt):
     """Loss, entropies and weights after one step, against plain operations. adahessian differentiates twice."""
     from timm.optim import create_optimizer_v2
     from timm.utils import random_seed
@@ -181,9 +181,9 @@ def test_a_step_of_training_is_one_through_the_activation(ours, work, import_tim
 
 
 @on_all
-def test_what_is_logged_and_saved_is_that_of_the_checkpoint(ours, work, import_timm):
+def test_log_and_saved_setting_are_the_checkpoints(ours, work, import_timm):
     folder = ours.train(*SHORT, *ERA)
-    setting = load(folder)["args"].era
+    setting = load(folder)["args"].era_setting
     assert setting.pop("floor") == pytest.approx(FLOOR, abs=1e-6) and 0.78 < setting.pop("max_probability") < 0.79
     assert setting == {"num_classes": CLASSES, "min_entropy": 0.6, "tau": 4.0, "inverse": "approx"}
     for epoch, row in enumerate(summary(folder)):
@@ -398,16 +398,16 @@ def test_resume_with_another_setting_is_refused(ours, upstream):
 @pytest.mark.slow
 def test_resume_that_is_accepted(ours, work):
     floor = ours.train(*FULL, "--era-floor", "0.9")
-    assert load(floor)["args"].era["floor"] == pytest.approx(0.9, abs=1e-6)
+    assert load(floor)["args"].era_setting["floor"] == pytest.approx(0.9, abs=1e-6)
     assert summary(floor)[-1]["train_entropy_min"] >= 0.9 - 1e-6
     last = str(floor / "checkpoint-0.pth.tar")
     ours.train(*FULL, "--era-floor", "0.9", "--resume", last)
-    ours.train(*FULL, "--era-min-entropy", f"{load(floor)['args'].era['min_entropy']:.9g}", "--resume", last)
+    ours.train(*FULL, "--era-min-entropy", f"{load(floor)['args'].era_setting['min_entropy']:.9g}", "--resume", last)
     torch.save(load(floor)["state_dict"], work / "weights.pth")
     assert "trained with --era-min-entropy" in ours.refused(*TRAIN, *FULL, *ERA, "--resume", "weights.pth")
     torch.save(dict(load(floor)["state_dict"]), work / "weights.pth")  # which does not say
     ours.train(*FULL, *ERA, "--resume", "weights.pth")
-    assert load(ours.train(*FULL, "--initial-checkpoint", last))["args"].era is None
+    assert load(ours.train(*FULL, "--initial-checkpoint", last))["args"].era_setting is None
 
 
 @pytest.mark.slow
@@ -415,9 +415,9 @@ def test_configuration_files(ours, work):
     run = ours.train(*SHORT, *ERA, "--era-inverse", "exact")
     again = ours.train("-c", str(run / "args.yaml"))  # the flag --experiment wins over the file
     assert_identical({"state_dict": load(run)["state_dict"]}, {"state_dict": load(again)["state_dict"]})
-    assert load(again)["args"].era == load(run)["args"].era
+    assert load(again)["args"].era_setting == load(run)["args"].era_setting
     (work / "text.yaml").write_text('era_min_entropy: "0.6"\nera_inverse: exact\n')
-    assert load(ours.train(*SHORT, "-c", "text.yaml"))["args"].era == load(run)["args"].era
+    assert load(ours.train(*SHORT, "-c", "text.yaml"))["args"].era_setting == load(run)["args"].era_setting
     assert "both set H0" in ours.refused(*TRAIN, *SHORT, "-c", "text.yaml", "--era-floor", "1")
 
 
@@ -443,7 +443,7 @@ def test_train_refuses(ours, flags):
 
 
 @pytest.mark.parametrize("key", ["era_min_entropi", "ERA_min_entropy", "era-floor", "era"])
-def test_train_refuses_a_configuration_with_a_key_like_eras(ours, key):
+def test_train_refuses_keys_like_eras_in_a_configuration(ours, key):
     (ours.work / "like.yaml").write_text(f"{key}: 0.6\n")
     assert f"--config sets {key}, which" in ours.refused(*TRAIN, *SHORT, "--experiment", "refused", "-c", "like.yaml")
 
@@ -501,6 +501,6 @@ def test_evaluating_scripts_refuse(ours):
 )
 def test_other_flags_work_with_era(ours, flags):
     folder = ours.train(*SHORT, "--epochs", "1", *ERA, *flags.split())
-    row, floor = summary(folder)[0], load(folder)["args"].era["floor"]
+    row, floor = summary(folder)[0], load(folder)["args"].era_setting["floor"]
     assert all(math.isfinite(value) for value in row.values())
     assert min(row["train_entropy_min"], row["eval_entropy_min"]) >= floor - 1e-6

@@ -40,7 +40,7 @@ def commands(monkeypatch):
 
 
 @pytest.mark.parametrize("added, cpus", [((), 10), (("-j", "8"), 18), (("--workers=0",), 2)])
-def test_a_slurm_job_has_a_cpu_for_each_process_and_for_its_data_loaders(monkeypatch, added, cpus):
+def test_slurm_cpus_for_processes_and_data_loaders(monkeypatch, added, cpus):
     monkeypatch.setenv("GPUS", "2")
     assert f"#SBATCH --cpus-per-task={cpus}\n#SBATCH --gres=gpu:2\n" in grid.slurm_script(Timm("cifar10", added))
 
@@ -167,7 +167,7 @@ def checkpoint(folder, name):
         pass
 
 
-def test_a_run_goes_on_from_its_newest_whole_checkpoint_and_its_data_may_have_moved(monkeypatch, tmp_path):
+def test_checkpoint_is_the_newest_whole_one_and_data_may_have_moved(monkeypatch, tmp_path):
     """timm deletes the last one, and then renames tmp.pth.tar to it: a kill may come between."""
     monkeypatch.setenv("OUTPUT", str(tmp_path))
     script = Timm("cifar10")

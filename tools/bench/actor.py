@@ -154,7 +154,7 @@ class Actor:
 
         def old_log_prob():
             log_probs, entropys = actor.compute_log_prob(data, calculate_entropy=True)
-            tensors = {"old_log_probs": log_probs} | actor.era.old_log_prob_tensors(log_probs, entropys)
+            tensors = {"old_log_probs": log_probs} | actor.era_hooks.old_log_prob_tensors(log_probs, entropys)
             for name, values in tensors.items():
                 data.batch[name] = values
 

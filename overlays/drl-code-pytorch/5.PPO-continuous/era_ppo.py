@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ln sigma: upstream's parameter, a constant, a layer with ERA, a layer without",
     )
     parser.add_argument(
-        "--era_target",
+        "--era_target_entropy",
         type=float,
         help=f"(--std era) H0 per action dimension, in nats ({DEFAULT_TARGET})",
     )
@@ -60,51 +60,44 @@ def check(args: argparse.Namespace) -> None:
 
     args.action_dim is the environment's.
     """
-    found = [
-        message
-        for wrong, message in (
-            (
-                args.policy_dist != "Gaussian" and (args.std != "parameter" or args.fast),
-                f"--std and --fast need --policy_dist Gaussian, not {args.policy_dist}",
-            ),
-            (
-                args.std != "era" and args.era_target is not None,
-                f"--era_target {args.era_target} needs --std era",
-            ),
-            (
-                args.std == "era" and args.log_std_init is not None,
-                "--log_std_init does nothing with --std era, which starts at its target",
-            ),
-            (
-                args.std != "head" and args.selective is not None,
-                f"--selective needs --std head: with --std {args.std} all states have one entropy",
-            ),
-            (
-                eapo.lacks_tau(args),
-                "--eapo_gamma and --eapo_lambda need --eapo_tau",
-            ),
-            (
-                args.fast and args.batch_size % args.mini_batch_size,
-                "--fast records passes of one size: --mini_batch_size must divide --batch_size",
-            ),
-        )
-        if wrong
-    ]
+    refused = {
+        f"--std and --fast need --policy_dist Gaussian, not {args.policy_dist}": (
+            args.policy_dist != "Gaussian" and (args.std != "parameter" or args.fast)
+        ),
+        f"--era_target_entropy {args.era_target_entropy} needs --std era": (
+            args.std != "era" and args.era_target_entropy is not None
+        ),
+        "--log_std_init does nothing with --std era, which starts at its target": (
+            args.std == "era" and args.log_std_init is not None
+        ),
+        f"--selective needs --std head: with --std {args.std} all states have one entropy": (
+            args.std != "head" and args.selective is not None
+        ),
+        "--eapo_gamma and --eapo_lambda need --eapo_tau": eapo.lacks_tau(args),
+        "--fast records passes of one size: --mini_batch_size must divide --batch_size": (
+            args.fast and args.batch_size % args.mini_batch_size
+        ),
+    }
+    problems = [message for message, is_present in refused.items() if is_present]
+
     if args.std == "era":
         try:
             era.check_state_level(args.action_dim)
             era.check_target(target(args), args.action_dim, *log_std_range(args))
         except ValueError as error:
-            found.append(f"--std era: {error}")
-    if found:
-        sys.exit("error: " + "\n       ".join(found))
+            problems.append(f"--std era: {error}")
+    if problems:
+        sys.exit("error: " + "\n       ".join(problems))
+
     if args.std == "era":
         era.announce(target(args) / args.action_dim, args.action_dim)
 
 
 def target(args: argparse.Namespace) -> float:
     """H0 in nats, the total over the action dimensions."""
-    return args.action_dim * (DEFAULT_TARGET if args.era_target is None else args.era_target)
+    return args.action_dim * (
+        DEFAULT_TARGET if args.era_target_entropy is None else args.era_target_entropy
+    )
 
 
 def log_std_range(args: argparse.Namespace) -> tuple:
@@ -113,7 +106,7 @@ def log_std_range(args: argparse.Namespace) -> tuple:
 
 def set_std(actor: nn.Module, args: argparse.Namespace) -> None:
     """Replaces the actor's ln sigma, a parameter started at 0, where args ask for it."""
-    actor.std_layer, actor.era = None, None
+    actor.std_layer, actor.era_arguments = None, None
     start = args.log_std_init or 0.0
     if args.std in LAYERS:
         del actor.log_std
@@ -123,7 +116,7 @@ def set_std(actor: nn.Module, args: argparse.Namespace) -> None:
         )  # as upstream starts the mean's layer
         nn.init.constant_(actor.std_layer.bias, start)
         if args.std == "era":
-            actor.era = (target(args), *log_std_range(args))
+            actor.era_arguments = (target(args), *log_std_range(args))
     else:
         nn.init.constant_(actor.log_std, start)
         actor.log_std.requires_grad_(args.std == "parameter")
@@ -141,8 +134,8 @@ def get_dist(actor: nn.Module, state: torch.Tensor) -> Normal:
     hidden = actor.activate_func(actor.fc2(actor.activate_func(actor.fc1(state))))
     mean = actor.max_action * torch.tanh(actor.mean_layer(hidden))
     log_std = actor.std_layer(hidden)
-    if actor.era:
-        log_std = era.state_level_log_std(log_std, *actor.era)
+    if actor.era_arguments:
+        log_std = era.state_level_log_std(log_std, *actor.era_arguments)
     return Normal(mean, log_std.exp())
 
 

@@ -67,13 +67,20 @@ class TrainingRun:
             self.agent.fast = Fast(self.agent, args)
         if args.csv_path is None:
             return
+
         self.folder = args.csv_path.resolve().parent
         self.folder.mkdir(parents=True, exist_ok=True)
         for file in (args.csv_path, self.folder / CHECKPOINT):
             if file.exists() and not file.is_file():  # opening a FIFO would wait
                 sys.exit(f"error: {file} is not a file. Move it away.")
+
+        # The folder may hold this run, to be resumed or finished; another one is left alone.
         self.record = run_json.begin(
-            *("ppo", args.env, args.seed, args.max_train_steps, PACKAGES),
+            "ppo",
+            args.env,
+            args.seed,
+            args.max_train_steps,
+            PACKAGES,
             evaluate_freq=int(args.evaluate_freq),
         )
         before = run_json.read(self.folder)
@@ -92,6 +99,7 @@ class TrainingRun:
                 )
             print(f"{self.folder} holds this run, finished")
             sys.exit()
+
         self.cpu_before = 0.0
         self.began = self.saved = time.monotonic()
 
@@ -192,11 +200,10 @@ class TrainingRun:
         self.saved = time.monotonic()
 
     def resume(self) -> int:
-        with torch.serialization.safe_globals(old_classes()):
-            checkpoint = torch.load(self.folder / CHECKPOINT, weights_only=True)
+        checkpoint = torch.load(self.folder / CHECKPOINT, weights_only=True)
         for name, state in checkpoint["agent"].items():
             getattr(self.agent, name).load_state_dict(state)
-        for name, value in plain(checkpoint["variables"]).items():
+        for name, value in checkpoint["variables"].items():
             if isinstance(value, list):
                 self.variables[name][:] = value
             else:
@@ -208,16 +215,6 @@ class TrainingRun:
         self.began = time.monotonic() - checkpoint["seconds"]
         self.record["started"] = checkpoint["started"]
         return checkpoint["total_steps"]
-
-
-def old_classes() -> list:
-    """Of what the checkpoints before 27 November 2026 consist. Reading these runs no code."""
-    from normalization import Normalization, RewardScaling, RunningMeanStd
-    from replaybuffer import ReplayBuffer
-
-    of_numpy = (np.ndarray, np.dtype, type(np.dtype(float)))
-    makers = (np.zeros(1).__reduce__()[0], np.float64(0).__reduce__()[0])
-    return [*of_numpy, *makers, ReplayBuffer, Normalization, RewardScaling, RunningMeanStd]
 
 
 def plain(value: Any) -> Any:

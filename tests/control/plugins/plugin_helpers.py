@@ -1,5 +1,6 @@
 """The environment of these tests, a small task, and entropies by independent arithmetic."""
 
+import copy
 import importlib.util
 import math
 
@@ -70,3 +71,27 @@ def tree_equal(a, b):
     import jax
 
     return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+RSL_RL_TARGET = -0.3
+MLP = {"class_name": "MLPModel", "hidden_dims": [32], "activation": "elu"}
+RSL_RL = {
+    "num_steps_per_env": 8,
+    "save_interval": 100,
+    "obs_groups": {"actor": ["policy"], "critic": ["policy"]},
+    "actor": {
+        **MLP,
+        "obs_normalization": True,
+        "distribution_cfg": {"class_name": "era.rsl_rl:EraGaussianDistribution", "target_entropy": RSL_RL_TARGET},
+    },
+    "critic": MLP,
+    "algorithm": {"class_name": "PPO", "entropy_coef": 0.0},
+}
+
+
+def rsl_rl_configuration(algorithm=None, **settings):
+    """The configuration of rsl_rl's runner, with changes of PPO's settings and of ERA's distribution."""
+    made = copy.deepcopy(RSL_RL)
+    made["algorithm"].update(algorithm or {})
+    made["actor"]["distribution_cfg"].update(settings)
+    return made

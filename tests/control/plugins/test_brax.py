@@ -112,11 +112,6 @@ def test_ppo_keeps_the_target_in_every_state(trained):
     assert float(params[1]["params"]["trained_with_era"][0]) == 0
 
 
-def test_the_example_of_the_page(run_example):
-    left = run_example("control/plug-ins.md", "PPO in brax and mujoco_playground", env=Named())
-    np.testing.assert_allclose((log_stds(left["make_policy"], left["params"]) + C).mean(-1), TARGET, atol=1e-6)
-
-
 def test_sac_keeps_the_target_in_every_state():
     factory = partial(make_sac_networks, target_entropy=-0.5, hidden_layer_sizes=(16,))
     settings = {"num_timesteps": 3000, "episode_length": 20, "num_envs": 16, "batch_size": 64, "num_evals": 1}
@@ -157,9 +152,7 @@ REFUSED = {
     "missing": ({"target_entropy": None}, ValueError, "a number of nats per action"),
     "misspelt": ({"target_entropi": -0.3}, TypeError, "target_entropi"),
     "total": ({"target_entropy": -9.0}, ValueError, "not feasible"),
-    "nan": ({"target_entropy": math.nan}, ValueError, "not feasible"),
     "range": ({"log_std_min": 1.0}, ValueError, "log_std_min = 1.0"),
-    "text": ({"log_std_max": "2"}, ValueError, "log_std_max is '2': a number"),
     "one dimension": ({"action_size": 1}, ValueError, "at least two dimensions"),
     "brax's std": ({"init_noise_std": 0.5}, TypeError, "init_noise_std: of a policy of brax without ERA"),
 }

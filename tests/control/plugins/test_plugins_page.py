@@ -8,26 +8,18 @@ plugin_helpers.require()
 import numpy as np
 import pytest
 import torch
-from points import PointsEnv
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TARGETS = {
     "PPO and A2C in stable-baselines3": -0.3,
     "SAC in stable-baselines3": -0.5,
     "SAC in sbx": -0.5,
-    "PPO in rsl_rl": -0.3,
 }
 
 
 @pytest.mark.parametrize("heading", TARGETS)
 def test_examples(run_example, heading, capsys):
-    left, target = run_example("control/plug-ins.md", heading, env=PointsEnv()), TARGETS[heading]
-    if "runner" in left:
-        actor = left["runner"].alg.actor
-        actor(left["env"].get_observations(), stochastic_output=True)
-        entropy = actor.output_entropy.detach() / left["env"].num_actions
-        np.testing.assert_allclose(entropy, target, atol=1e-6)
-        return
+    left, target = run_example("control/plug-ins.md", heading), TARGETS[heading]
     assert "gaussian_entropy_per_dim" in capsys.readouterr().out  # a reader who copies it sees its metrics
     metrics = left["EraMetrics"]()
     metrics.init_callback(left["model"])

@@ -1,8 +1,6 @@
 # ruff: noqa: E402
 """era.rsl_rl in rsl_rl's own runner."""
 
-import copy
-
 import plugin_helpers
 
 plugin_helpers.require()
@@ -11,38 +9,21 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from plugin_helpers import gaussian_entropies
-from points import PointsEnv
+from plugin_helpers import RSL_RL_TARGET, gaussian_entropies, rsl_rl_configuration
 from rsl_rl.runners import OnPolicyRunner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensordict import TensorDict
 
+from tools.bench.points import PointsEnv
+
 pytestmark = pytest.mark.usefixtures("one_thread")
-TARGET = -0.3
-MLP = {"class_name": "MLPModel", "hidden_dims": [32], "activation": "elu"}
-ERA = {"class_name": "era.rsl_rl:EraGaussianDistribution", "target_entropy": TARGET}
-CONFIGURATION = {
-    "num_steps_per_env": 8,
-    "save_interval": 100,
-    "obs_groups": {"actor": ["policy"], "critic": ["policy"]},
-    "actor": {**MLP, "obs_normalization": True, "distribution_cfg": ERA},
-    "critic": MLP,
-    "algorithm": {"class_name": "PPO", "entropy_coef": 0.0},
-}
-
-
-def configuration(algorithm=None, **settings):
-    """The runner's configuration, with changes of PPO's settings and of ERA's distribution."""
-    made = copy.deepcopy(CONFIGURATION)
-    made["algorithm"].update(algorithm or {})
-    made["actor"]["distribution_cfg"].update(settings)
-    return made
 
 
 def runner(tmp_path=None, env=None):
     torch.manual_seed(0)
     device = env.device if env else "cpu"
-    return OnPolicyRunner(env or PointsEnv(3), configuration(), log_dir=tmp_path and str(tmp_path), device=device)
+    log_dir = tmp_path and str(tmp_path)
+    return OnPolicyRunner(env or PointsEnv(3), rsl_rl_configuration(), log_dir=log_dir, device=device)
 
 
 def log_std(of, device="cpu"):
@@ -55,16 +36,16 @@ def log_std(of, device="cpu"):
 def test_the_entropy_is_the_target_after_training_and_loading(tmp_path):
     trained = runner(tmp_path)
     at_first = log_std(trained)
-    np.testing.assert_allclose(gaussian_entropies(at_first), TARGET, atol=1e-6)
+    np.testing.assert_allclose(gaussian_entropies(at_first), RSL_RL_TARGET, atol=1e-6)
     assert at_first.std() < 1e-6  # all alike
     trained.learn(10)
     found = log_std(trained)
-    np.testing.assert_allclose(gaussian_entropies(found), TARGET, atol=1e-6)
+    np.testing.assert_allclose(gaussian_entropies(found), RSL_RL_TARGET, atol=1e-6)
     assert found.std(0).max() > 1e-4
 
     events = EventAccumulator(str(tmp_path)).Reload()
     entropies = [event.value / 3 for event in events.Scalars("Loss/entropy")]
-    assert entropies == pytest.approx([TARGET] * 10, abs=1e-5)
+    assert entropies == pytest.approx([RSL_RL_TARGET] * 10, abs=1e-5)
     assert events.Scalars("Policy/mean_std")
 
     trained.save(str(tmp_path / "model.pt"))
@@ -83,4 +64,4 @@ def test_the_entropy_is_the_target_after_training_and_loading(tmp_path):
 def test_on_a_gpu():
     trained = runner(env=PointsEnv(3, "cuda"))
     trained.learn(5)
-    np.testing.assert_allclose(gaussian_entropies(log_std(trained, "cuda")), TARGET, atol=1e-6)
+    np.testing.assert_allclose(gaussian_entropies(log_std(trained, "cuda")), RSL_RL_TARGET, atol=1e-6)

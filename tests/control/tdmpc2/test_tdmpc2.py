@@ -23,7 +23,7 @@ C = 0.5 * math.log(2 * math.pi * math.e)
 LOW, HIGH, TARGET, DIM = -10, 2, -1, 6  # ln sigma: TD-MPC2's own range; walker has six action dimensions
 TASK = "task=walker-walk"
 SHORT = ("steps=200", "eval_freq=100", "csv_path=train.csv")
-ERA = (f"era_target={TARGET}", "entropy_coef=0")
+ERA = (f"era_target_entropy={TARGET}", "entropy_coef=0")
 COLUMNS = ["eval_avg_return", "seconds", "cpu_seconds", "entropy_per_dim", "min_entropy_per_dim", "mean_log_std"]
 
 
@@ -98,7 +98,7 @@ def test_curves_and_record_of_a_run(era_run):
 @pytest.mark.parametrize(
     "given, said",
     [
-        ({"era_target": 3.5}, "between -8.5811 and 3.4189 per dimension"),
+        ({"era_target_entropy": 3.5}, "between -8.5811 and 3.4189 per dimension"),
         ({"entropy_coef": 1e-4}, "entropy_coef=0.0001"),
         ({"multitask": True, "task": "mt30"}, "task=mt30"),
         ({"action_dim": 1, "task": "acrobot-swingup"}, "at least two dimensions"),
@@ -108,15 +108,15 @@ def test_settings_that_era_cannot_hold_are_refused(patched_tdmpc2, given, said):
     plain = {"task": "walker-walk", "multitask": False, "action_dim": 6, "log_std_min": LOW, "log_std_max": HIGH}
     with importable(patched_tdmpc2 / "tdmpc2", "common", "common.era_policy") as found:
         check = vars(found)["common.era_policy"].check
-        check(SimpleNamespace(**{**plain, **given, "era_target": None}))
-        check(SimpleNamespace(**plain, era_target=-1, entropy_coef=0))
+        check(SimpleNamespace(**{**plain, **given, "era_target_entropy": None}))
+        check(SimpleNamespace(**plain, era_target_entropy=-1, entropy_coef=0))
         with pytest.raises(SystemExit, match=said):
-            check(SimpleNamespace(**{**plain, "era_target": -1, "entropy_coef": 0, **given}))
+            check(SimpleNamespace(**{**plain, "era_target_entropy": -1, "entropy_coef": 0, **given}))
 
 
 @pytest.mark.parametrize("script", ["train.py", pytest.param("evaluate.py", marks=pytest.mark.slow)])
 def test_a_refusal_has_no_traceback(patched_tdmpc2, tmp_path, script):
-    keys = (*runs.TINY, "task=acrobot-swingup", "era_target=-1", "entropy_coef=0", "checkpoint=none.pt")
+    keys = (*runs.TINY, "task=acrobot-swingup", "era_target_entropy=-1", "entropy_coef=0", "checkpoint=none.pt")
     result = runs.run(patched_tdmpc2, patched_tdmpc2 / "tdmpc2" / script, *keys, folder=tmp_path)
     assert result.returncode and "Traceback" not in result.stderr and "at least two dimensions" in result.stderr
 
@@ -135,6 +135,6 @@ def test_the_papers_runs_are_configured_as_meant(patched_tdmpc2):
         for run in grid:
             cfg = hydra.compose("config", [key for key in run.command[1:] if not key.startswith("hydra.")])
             target, bonus = (TARGET, 0) if run.agent == "tdmpc2_era" else (None, 1e-4)
-            assert (cfg.era_target, cfg.entropy_coef, cfg.steps) == (target, bonus, 7_000_000)
+            assert (cfg.era_target_entropy, cfg.entropy_coef, cfg.steps) == (target, bonus, 7_000_000)
             assert (cfg.log_std_min, cfg.log_std_max, cfg.csv_path) == (LOW, HIGH, "train.csv")
             assert run.name == f"{cfg.task}-{run.agent}-seed{cfg.seed}"

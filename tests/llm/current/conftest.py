@@ -2,11 +2,8 @@
 # Copyright 2026 The ERA overlays authors
 import os
 import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # `import era`, as its users do
 
 
 @pytest.fixture(scope="session")

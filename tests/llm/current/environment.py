@@ -3,7 +3,9 @@
 """The environment of these tests, apart from verl v0.4.1's, for which these packages are too new."""
 
 import importlib.util
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,3 +47,18 @@ def take_steps(version, settings, processes=1):
 
     script = Path(__file__).with_name("worker_step.py")
     return llm_helpers.take_steps(tree_of(version), settings, processes, script)
+
+
+def train(folder, *overrides, version="0.9.1"):
+    """The metrics of each step, and what was printed."""
+    script, log = Path(__file__).with_name("trainer_run.py"), folder / "log.jsonl"
+    log.unlink(missing_ok=True)
+    variables, verl = {"VERL_FILE_LOGGER_PATH": str(log)}, tree_of(version)
+    result = run([script], folder, *overrides, verl=verl, environment=variables, folder=folder)
+    assert result.returncode == 0, result.stdout[-10000:] + result.stderr[-10000:]
+    return [json.loads(line)["data"] for line in log.read_text().splitlines()], result.stdout
+
+
+def workers(printed):
+    """(worker class, trainer class, trainer mode, replay buffer) of the run."""
+    return re.search(r"WORKER \S+ (\w+) TRAINER (\w+) (\w+) (\w+)", printed).groups()

@@ -10,26 +10,9 @@ import pytest
 environment.require()
 
 import torch  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from plain_log_probs import LargestOutput  # noqa: E402
 
 LENGTHS, VOCABULARY = [5, 9, 2], 64
-
-
-class Count(TorchDispatchMode):
-    """Counts the new storages of at least `size` elements."""
-
-    def __init__(self, size):
-        super().__init__()
-        self.size, self.found = size, 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        tensors = [a for a in (*args, *(kwargs or {}).values()) if isinstance(a, torch.Tensor) and not a.is_nested]
-        given = {a.untyped_storage().data_ptr() for a in tensors}
-        result = function(*args, **(kwargs or {}))
-        for made in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(made, torch.Tensor) and not made.is_nested and made.numel() >= self.size:
-                self.found += made.untyped_storage().data_ptr() not in given
-        return result
 
 
 def nested(make):
@@ -58,8 +41,8 @@ def test_an_update_makes_none_and_its_gradient_takes_the_place_of_the_logits(
     batch[LOGIT_SCALE] = nested(lambda length: torch.full((length,), 1.75))
     inputs, output_args = engine.prepare_model_inputs(batch)
     logits = torch.randn(*inputs["input_ids"].shape, VOCABULARY, dtype=dtype).requires_grad_() * 1
-    with Count(sum(LENGTHS) * VOCABULARY) as count:
+    with LargestOutput(sum(LENGTHS) * VOCABULARY) as made:
         output = engine.prepare_model_outputs(SimpleNamespace(logits=logits), output_args, batch, None)
-        assert count.found == 0
+        assert made.allocations == []
         output["log_probs"].values().sum().backward()
-    assert count.found == 1, "that of the `* 1` which made the logits"
+    assert len(made.allocations) == 1, "the gradient of the `* 1` which made the logits"

@@ -9,12 +9,12 @@ import sys
 
 import environment
 import pytest
+from environment import train, workers
 from omegaconf import OmegaConf
+from paper_settings import SHARED as PAPER
 
 environment.require()
 
-import test_recipe  # noqa: E402
-from test_trainer import train, workers  # noqa: E402
 
 from demo.llm import models  # noqa: E402
 
@@ -31,7 +31,7 @@ actor_rollout_ref.actor.ppo_max_token_len_per_gpu actor_rollout_ref.actor.optim.
 actor_rollout_ref.actor.grad_clip actor_rollout_ref.actor.policy_loss.forking_fraction
 actor_rollout_ref.actor.era.top_k
 """
-SHARED = {key: value for key, value in test_recipe.SHARED.items() if key not in OTHER.split()} | {
+SHARED = {key: value for key, value in PAPER.items() if key not in OTHER.split()} | {
     "algorithm.filter_groups.max_num_gen_batches": 0,  # no limit, as -1 in v0.4.1
     "reward.reward_manager.name": "dapo",
     "data.truncation": "left",

@@ -2,7 +2,6 @@
 # Copyright 2026 The ERA overlays authors
 """`make demo VERL=0.9.1`: its settings are verl's, a few steps of both arms, reuse, and Ctrl-C in the middle."""
 
-import signal
 from pathlib import Path
 
 import environment
@@ -41,8 +40,3 @@ def test_demo_of_both_arms_and_its_reuse(out):
     tree = environment.tree_of(VERL)
     printed = demo_runs.run_both_arms(VERL, tree, out)
     demo_runs.check_both_arms_and_their_reuse(printed, VERL, tree, out)
-
-
-@pytest.mark.slow
-def test_stopping_the_demo_leaves_no_process(out, tmp_path):
-    demo_runs.stopped(signal.SIGINT, "ray::WorkerDict", VERL, environment.tree_of(VERL), out, str(tmp_path))

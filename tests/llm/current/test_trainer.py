@@ -2,12 +2,9 @@
 # Copyright 2026 The ERA overlays authors
 """era.verl.main_ppo with verl's real V1 trainer, Ray and TransferQueue, on a CPU: GRPO beside ERA."""
 
-import json
-import re
-from pathlib import Path
-
 import environment
 import pytest
+from environment import train, workers
 
 environment.require()
 
@@ -15,21 +12,6 @@ ERA = "actor_rollout_ref.actor.era."
 ON = [f"{ERA}enable=True", f"{ERA}low=3.0", f"{ERA}high=9.0"]  # the tiny model's entropies are near ln 50 = 3.9
 DAPO = ["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=reward"]
 OFF_POLICY = ["actor_rollout_ref.actor.ppo_mini_batch_size=4"]
-
-
-def train(folder, *overrides, version="0.9.1"):
-    """The metrics of each step, and what was printed."""
-    script, log = Path(environment.__file__).with_name("trainer_run.py"), folder / "log.jsonl"
-    log.unlink(missing_ok=True)
-    variables, verl = {"VERL_FILE_LOGGER_PATH": str(log)}, environment.tree_of(version)
-    result = environment.run([script], folder, *overrides, verl=verl, environment=variables, folder=folder)
-    assert result.returncode == 0, result.stdout[-10000:] + result.stderr[-10000:]
-    return [json.loads(line)["data"] for line in log.read_text().splitlines()], result.stdout
-
-
-def workers(printed):
-    """(worker class, trainer class, trainer mode, replay buffer) of the run."""
-    return re.search(r"WORKER \S+ (\w+) TRAINER (\w+) (\w+) (\w+)", printed).groups()
 
 
 @pytest.mark.slow

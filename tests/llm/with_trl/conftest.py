@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-import sys
 import tempfile
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # `import era`, as its users do
 
 
 @pytest.fixture(scope="session", autouse=True)

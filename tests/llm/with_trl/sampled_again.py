@@ -21,7 +21,7 @@ from tiny_grpo import ERA, Era, Plain
 
 from demo.llm import models
 from era.language_config import EraConfig
-from era.trl_dynamic_sampling import DynamicSamplingMixin
+from rivals.trl_dynamic_sampling import DynamicSamplingMixin
 
 
 class DynamicPlain(DynamicSamplingMixin, Plain):

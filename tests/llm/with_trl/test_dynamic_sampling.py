@@ -7,11 +7,10 @@ import tiny_grpo
 import torch
 import trl
 from sampled_again import DynamicEra, DynamicPlain, Judge, OfManyLengths, problems, prompts
-from test_trl_updates import on_two_processes
-from tiny_grpo import ERA, OFF_POLICY, Era, Plain, model, same, train, weights
+from tiny_grpo import ERA, OFF_POLICY, Era, Plain, model, on_two_processes, same, train, weights
 
 from era.trl import EraGRPOTrainer
-from era.trl_dynamic_sampling import DynamicSamplingMixin, groups_with_advantage
+from rivals.trl_dynamic_sampling import DynamicSamplingMixin, groups_with_advantage
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -48,7 +47,6 @@ OF_THE_SAMPLER = {"use_vllm": True, "vllm_importance_sampling_mode": "token_trun
         {**OF_THE_SAMPLER, "era_scale_advantages": True},
         {**OF_THE_SAMPLER, "loss_type": "vespo"},
     ],
-    ids=str,
 )
 def test_padding_changes_nothing(settings, monkeypatch):
     """Of answers that were joined with longer ones: what a loss divides by, or takes the logarithm of, is 1 there."""

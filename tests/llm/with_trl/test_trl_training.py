@@ -68,7 +68,7 @@ def test_arguments_of_a_trainer_with_era_are_none_for_one_without():
     for args in (given["args"], copy.deepcopy(trainer.args), pickle.loads(pickle.dumps(trainer.args))):
         with pytest.raises(TypeError, match="Take era.trl.EraGRPOTrainer"):
             trl.GRPOTrainer(**{**given, "args": args})
-        assert EraGRPOTrainer(**{**given, "args": args}).era.enable
+        assert EraGRPOTrainer(**{**given, "args": args}).era_config.enable
     assert given["args"].to_sanitized_dict()["era_enable"] is True
 
 
@@ -77,7 +77,7 @@ def test_what_was_forgotten_or_misplaced_ends_with_the_reason():
         EraGRPOConfig(output_dir=tempfile.mkdtemp(), use_cpu=True, bf16=False, era_low=1.0)
     given = arguments(EraGRPOConfig, **ERA)
     first = [given.pop(name) for name in ("model", "reward_funcs", "args")]
-    assert EraGRPOTrainer(*first, **given).era.enable
+    assert EraGRPOTrainer(*first, **given).era_config.enable
     with pytest.raises(TypeError, match="Take era.trl.EraGRPOTrainer"):
         trl.GRPOTrainer(*first, **given)
     for trainer_class in (trl.GRPOTrainer, EraGRPOTrainer):
@@ -137,7 +137,7 @@ def test_a_trl_that_does_not_fit_is_named():
         kept = {name: getattr(trl.GRPOTrainer, name) for name in era.trl.OVERRIDDEN if name != "_compute_loss"}
         moved = type("GRPOTrainer", (), {**kept, "__module__": "trl"})
         era.trl.check_trl("1.30.0", moved)
-    with pytest.warns(UserWarning, match=f"{era.trl.NEWEST}, found 1.30.0"):
+    with pytest.warns(UserWarning, match=f"{era.trl.RELEASES.newest}, found 1.30.0"):
         era.trl.check_trl("1.30.0", trl.GRPOTrainer)
 
 

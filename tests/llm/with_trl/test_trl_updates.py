@@ -4,12 +4,10 @@
 
 import copy
 import itertools
-import json
 import math
-import subprocess
-import sys
+import re
+import textwrap
 import warnings
-from pathlib import Path
 
 import eq_llm
 import plain_grpo
@@ -22,7 +20,7 @@ from datasets import Dataset
 from packaging.version import Version
 from peft import LoraConfig
 from PIL import Image
-from tiny_grpo import ERA, OFF_POLICY, Era, Plain, answers, known, model, same, train, weights
+from tiny_grpo import ERA, OFF_POLICY, Era, Plain, answers, known, model, on_two_processes, same, train, weights
 
 from era.language_config import EraConfig
 from era.trl import EraMixin
@@ -150,9 +148,26 @@ if Version(trl.__version__) < Version("1.10"):
     ]
 
 
+PARTS = {  # by name, the setting that tells that a case has the part, and all of its settings
+    "off-policy": ("steps_per_generation", OFF_POLICY),
+    "KL": ("beta", KL),
+    "vLLM": ("use_vllm", VLLM),
+    "tools": ("rollout_func", TOOLS),
+    "sequence": ("importance_sampling_level", SEQUENCE),
+}
+
+
 def name(settings):
-    shown = {k: getattr(v, "__name__", v) for k, v in settings.items() if k not in ("max_steps", "learning_rate")}
-    return " ".join(f"{k}={v}" for k, v in shown.items()) or "on-policy"
+    """The parts of a case, and its other settings, as far as they fit on a line."""
+    rest = {k: v for k, v in settings.items() if k not in ("max_steps", "learning_rate")}
+    words = []
+    for part, (tells, its) in PARTS.items():
+        if rest.get(tells) == its[tells]:
+            words.append(part)
+            rest = {k: v for k, v in rest.items() if its.get(k) != v}
+    short = {re.sub("^(era_|vllm_importance_sampling_)", "", k): getattr(v, "__name__", v) for k, v in rest.items()}
+    words += [k if v is True else f"{k}={v}" for k, v in short.items()]
+    return textwrap.shorten(", ".join(words), 44, placeholder="").strip(",") or "on-policy"
 
 
 @pytest.fixture(autouse=True)
@@ -168,13 +183,13 @@ def error_of(trainer, start, era):
 def check(settings, architecture=FP64, trainer_class=Era):
     settings = {**ERA, **settings}
     trainer, start = train(trainer_class, model(**architecture), **settings)
-    found, scales = error_of(trainer, start, trainer.era)
-    k = trainer.era.k
+    found, scales = error_of(trainer, start, trainer.era_config)
+    k = trainer.era_config.k
     one_bound = settings["era_low"] == 0 or settings["era_high"] == math.inf
     shares = [(scales == s).double().mean().item() for s in (k, 1 / k)]
     assert min(shares) > (-1 if one_bound else 0.01) and max(shares) > 0.05, shares
     dropped = max(one.get("era/dropped_token_fraction", 0) for one in trainer.state.log_history)
-    assert (dropped > 0.05) == trainer.era.hold
+    assert (dropped > 0.05) == trainer.era_config.hold
     # vLLM's log-probs are in fp32, and transformers' shares of experts; else all is in fp64 but 1/k of k = 3, and
     # RMSNorm of other models than Qwen2's. luspo multiplies the KL loss, and what is rounded of it, by the length of an
     # answer. With k = 1 the log-probs are TRL's own, which its head may make in fp32.
@@ -187,7 +202,7 @@ def check(settings, architecture=FP64, trainer_class=Era):
 
 
 @pytest.mark.parametrize("settings", CASES, ids=name)
-def test_updates_are_those_of_the_equations(settings):
+def test_updates(settings):
     if not known(*(key for key in settings if key not in ("rollout_func", "reward") and not key.startswith("era_"))):
         pytest.skip("this TRL has no such setting")
     check(settings)
@@ -269,7 +284,7 @@ def test_rounding_is_no_worse_than_trls(architecture, settings):
     for seed, trainer_class in itertools.product(range(5, 11), errors):
         era = {**ERA, "era_low": 9.0, "era_high": 9.0} if trainer_class is Era else {}
         trainer, start = train(trainer_class, model(**architecture), **settings, **era, seed=seed)
-        errors[trainer_class] += error_of(trainer, start, trainer.era if era else EraConfig())[0]
+        errors[trainer_class] += error_of(trainer, start, trainer.era_config if era else EraConfig())[0]
     assert errors[Era] < 2 * errors[Plain], errors
 
 
@@ -293,7 +308,7 @@ def test_off_and_with_k_1_it_is_trl_to_the_bit(settings):
         trainer, _ = train(Era, model(**architecture), **settings, **era)
         assert same(weights(trainer), weights(plain))
         assert logged(trainer) == logged(plain)
-        assert any("era/response_entropy" in one for one in trainer.state.log_history) == trainer.era.enable
+        assert any("era/response_entropy" in one for one in trainer.state.log_history) == trainer.era_config.enable
 
 
 def logged(trainer):
@@ -318,11 +333,11 @@ def test_metrics_are_those_of_their_definitions(policy, era_k, hold):
         with torch.no_grad():
             logits = plain_grpo.logits_of(start, batch, trainer.args)
         entropy = plain_grpo.entropy_of(logits)
-        decided = batch["advantages"].unsqueeze(-1).expand(mask.shape), mask, trainer.era
+        decided = batch["advantages"].unsqueeze(-1).expand(mask.shape), mask, trainer.era_config
         tensors = entropy, mask, plain_grpo.decide(entropy, *decided), plain_grpo.dropped(logits, batch, *decided)
         parts += [[torch.nn.functional.pad(one, (0, 12 - one.size(1))) for one in tensors]]
     of_update = parts[:2] if era_k == 1 and not hold else parts
-    wanted = eq_llm.metrics(*map(torch.cat, zip(*of_update)), trainer.era.low, trainer.era.high)
+    wanted = eq_llm.metrics(*map(torch.cat, zip(*of_update)), trainer.era_config.low, trainer.era_config.high)
     assert (wanted["era/dropped_token_fraction"] > 0.05) == hold
     logged = trainer.state.log_history[0]
     assert {key: logged[key] for key in wanted} == pytest.approx(wanted, rel=1e-6)
@@ -351,17 +366,6 @@ def test_a_resumed_run_is_the_uninterrupted_one_to_the_bit(settings, at, tmp_pat
     train(Era, model(), **settings, save_strategy="steps", save_steps=at, output_dir=str(tmp_path))
     resumed, _ = train(Era, model(), **settings, resume=str(tmp_path / f"checkpoint-{at}"))
     assert resumed.state.global_step == 2 * at and same(weights(resumed), weights(whole))
-
-
-def on_two_processes(script, *arguments):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    result = subprocess.run(
-        [*command, Path(__file__).with_name(script), *arguments],
-        env={**tiny_grpo.ENVIRONMENT, "DS_ACCELERATOR": "cpu"},
-        **{"capture_output": True, "text": True, "timeout": 600},
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    return json.loads([line for line in result.stdout.splitlines() if line.startswith("{")][-1])
 
 
 def test_a_schedule_acts_and_is_logged():
@@ -419,10 +423,10 @@ def test_updates_with_images(settings, tmp_path):
     trainer = Era(**given)
     trainer.train()
     blind = [{**batch, "pixel_values": torch.zeros_like(batch["pixel_values"])} for batch in trainer.seen]
-    found, scales = error_of(trainer, start, trainer.era)
+    found, scales = error_of(trainer, start, trainer.era_config)
     assert (scales == 2).any() and (scales == 0.5).any(), scales
     assert found < 2e-6
-    without_seeing, _ = plain_grpo.trained(start, [blind], trainer.args, trainer.era)
+    without_seeing, _ = plain_grpo.trained(start, [blind], trainer.args, trainer.era_config)
     assert plain_grpo.error(weights(trainer), without_seeing, start) > 1e-3
 
 

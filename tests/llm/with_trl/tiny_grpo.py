@@ -5,8 +5,11 @@
 import contextlib
 import copy
 import io
+import json
 import os
 import random
+import subprocess
+import sys
 import tempfile
 import warnings
 from dataclasses import dataclass
@@ -249,3 +252,15 @@ def same(one, other):
 def known(*names):
     """Whether this TRL has these settings."""
     return set(names) <= set(trl.GRPOConfig.__dataclass_fields__)
+
+
+def on_two_processes(script, *arguments):
+    """What a script of this folder prints as JSON, from two processes."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    result = subprocess.run(
+        [*command, Path(__file__).with_name(script), *arguments],
+        env={**ENVIRONMENT, "DS_ACCELERATOR": "cpu"},
+        **{"capture_output": True, "text": True, "timeout": 600},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return json.loads([line for line in result.stdout.splitlines() if line.startswith("{")][-1])

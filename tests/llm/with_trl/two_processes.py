@@ -47,7 +47,7 @@ for name, (trainer_class, settings) in CASES.items():
     batches = [None, None]
     dist.all_gather_object(batches, trainer.seen)
     reached = {n: t.full_tensor() if isinstance(t, DTensor) else t for n, t in weights(trainer).items()}
-    wanted, scales = plain_grpo.trained(start, batches, trainer.args, trainer.era)
+    wanted, scales = plain_grpo.trained(start, batches, trainer.args, trainer.era_config)
     together = 1 if name == "on-policy" else 4  # micro-batches that ERA decides about at a time
     found[name] = {
         "error": plain_grpo.error(reached, wanted, start),

@@ -57,7 +57,7 @@ batches = [None, None]
 dist.all_gather_object(batches, trainer.seen)
 transformers.integrations.deepspeed.unset_hf_deepspeed_config()
 start = load(folder)
-wanted, scales = plain_grpo.trained(start, batches, trainer.args, trainer.era)
+wanted, scales = plain_grpo.trained(start, batches, trainer.args, trainer.era_config)
 if dist.get_rank() == 0:
     print(
         json.dumps(

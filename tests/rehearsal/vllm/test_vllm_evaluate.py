@@ -14,17 +14,32 @@ import pytest
 pytest.importorskip("vllm", reason="this needs the environment of make rehearse-vllm")
 
 import torch  # noqa: E402
-from test_evaluate import command, data, finished, lines, model, prompt  # noqa: E402, F401
+from evaluations import command, evaluated, learned_model, lines, prompt, write_sets  # noqa: E402
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.usefixtures("one_thread")]
 MANY = 500
 
 
 @pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return learned_model(tmp_path_factory.mktemp("evaluate") / "model")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_sets(tmp_path_factory.mktemp("evaluate-data") / "eval")
+
+
+@pytest.fixture(scope="module")
+def finished(model, data, tmp_path_factory):
+    return evaluated(model, data, tmp_path_factory.mktemp("finished") / "out")
+
+
+@pytest.fixture(scope="module")
 def sample(project_root, tmp_path_factory):
     """sample(model, data, *more): the folder of an evaluation with vLLM."""
 
-    def run(model, data, *more):  # noqa: F811
+    def run(model, data, *more):
         out = tmp_path_factory.mktemp("vllm") / "out"
         words = [sys.executable, "-m", "recipes.llm.evaluate", *command(model, [data], out, "--engine", "vllm", *more)]
         result = subprocess.run(words, cwd=project_root, env=os.environ, capture_output=True, text=True, timeout=900)
@@ -36,7 +51,7 @@ def sample(project_root, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def with_vllm(sample, model, data):  # noqa: F811
+def with_vllm(sample, model, data):
     return sample(model, data)
 
 
@@ -44,7 +59,7 @@ def answer(i):
     return rf"\boxed{{{i}}}"
 
 
-def chance(model, i, temperature):  # noqa: F811
+def chance(model, i, temperature):
     """The probability that the model answers prompt(i) right, by transformers alone."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -56,7 +71,7 @@ def chance(model, i, temperature):  # noqa: F811
     return log_probs.gather(-1, ids[0, first:, None]).sum().exp().item()
 
 
-def test_greedy_texts_and_scores(with_vllm, finished, say):  # noqa: F811
+def test_greedy_texts_and_scores(with_vllm, finished, say):
     scores = json.loads((with_vllm / "summary.json").read_text())["benchmarks"]
     equal = total = 0
     for name in ("math500", "arc_c"):
@@ -68,7 +83,7 @@ def test_greedy_texts_and_scores(with_vllm, finished, say):  # noqa: F811
     assert scores["math500"]["accuracy"] == right / 5 and right > 0 == scores["arc_c"]["accuracy"]
 
 
-def test_the_papers_protocol_is_sampled(with_vllm, finished, model, say):  # noqa: F811
+def test_the_papers_protocol_is_sampled(with_vllm, finished, model, say):
     """Each engine's number of right samples is a sum of independent draws, whose mean and variance are known."""
     chances = [chance(model, i, temperature=0.7) for i in range(1, 6)]
     mean, deviation = 16 * sum(chances), math.sqrt(16 * sum(p * (1 - p) for p in chances))
@@ -81,7 +96,7 @@ def test_the_papers_protocol_is_sampled(with_vllm, finished, model, say):  # noq
     assert len({s["seed"] for s in samples}) == 5
 
 
-def test_the_models_own_sampling_defaults_are_not_used(sample, model, data, tmp_path, say):  # noqa: F811
+def test_the_models_own_sampling_defaults_are_not_used(sample, model, data, tmp_path, say):
     """With them no answer would be as likely as this, or as varied: top_k is 1. Their second end of sequence counts."""
     other = shutil.copytree(model, tmp_path / "model")
     brace = json.loads((model / "tokenizer.json").read_text())["model"]["vocab"]["}"]

@@ -11,12 +11,15 @@ import pytest
 
 pytest.importorskip("vllm", reason="this needs the environment of make rehearse-vllm")
 
-from test_release import model, release  # noqa: E402, F401
+from evaluations import release_of, untrained_model, write_rows  # noqa: E402
+
+from recipes.llm.data import evaluation_row  # noqa: E402
 
 pytestmark = pytest.mark.rehearsal
 
 
-def test_both_protocols_and_both_graders(release, model, project_root, tmp_path, say):  # noqa: F811
+def test_both_protocols_and_both_graders(patched_release, project_root, tmp_path, say):
+    release, model = release_of(patched_release), untrained_model(tmp_path / "model")
     common = ["--release-checkout", release.checkout, "--release-python", release.python]
 
     def run(module, *words):
@@ -37,10 +40,6 @@ def test_both_protocols_and_both_graders(release, model, project_root, tmp_path,
     assert texts["vllm", "math500"] == texts["transformers", "math500"], "greedy, after the same prompts"
     assert len({*texts["vllm", "aime24"]}) > 16, "each sample is drawn by itself"
     say(run("grade", tmp_path / "vllm", *common))
-
-    from test_evaluate import write_rows
-
-    from recipes.llm.data import evaluation_row
 
     file = write_rows(tmp_path / "aime24.parquet", [evaluation_row("aime24", i, f"what is {i}?", "4") for i in (1, 2)])
     words = ["--protocol", "strict", "--model", model, "--data", file, "--out", tmp_path / "strict"]

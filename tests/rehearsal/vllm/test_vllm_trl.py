@@ -95,15 +95,15 @@ def test_era_with_the_sampler(settings, start, say, request):
     before = [plain_grpo.chosen(z.log_softmax(-1), batch) for z, batch in zip(logits, batches)]
     moved = [largest(batch["sampling_per_token_logps"] - old, mask) for batch, old, mask in zip(batches, before, masks)]
     # ERA's scales and its log-probs are those of the equations, and so are the updates, of which nothing knows vLLM.
-    wanted, scales = plain_grpo.trained(first, [batches], args, trainer.era)
+    wanted, scales = plain_grpo.trained(first, [batches], args, trainer.era_config)
     error = plain_grpo.error(tiny_grpo.weights(trainer), wanted, first)
     in_first = plain_grpo.decide(
         plain_grpo.entropy_of(logits[0]),
         batches[0]["advantages"].double().unsqueeze(-1).expand(masks[0].shape),
         masks[0],
-        trainer.era,
+        trainer.era_config,
     )
-    scaled = plain_grpo.transformed(logits[0], in_first, batches[0], trainer.era)
+    scaled = plain_grpo.transformed(logits[0], in_first, batches[0], trainer.era_config)
     of_era = largest(batches[0]["old_per_token_logps"] - scaled, masks[0])
     shares = [(torch.cat(scales) == one).double().mean().item() for one in (2.0, 0.5)]
     say(

@@ -1,4 +1,4 @@
-"""era.timm with the models of an installed timm: the tests of ../test_models.py, and what only the plug-in promises."""
+"""era.timm with the models of an installed timm: what only the plug-in promises, beside ../test_models.py."""
 
 import argparse
 import importlib.util
@@ -10,22 +10,14 @@ if importlib.util.find_spec("timm") is None:
 
 import timm as installed_timm
 import torch
-from families import FAMILIES
-from test_models import *  # noqa: F403
-from test_models import FEW_FAMILIES, MODELS, SETTING, compare, setting_of
 from timm.models import save_for_hf
+from timm_models import MODELS, SETTING, setting_of
 from vision_helpers import entropy, equation
 
 import era.timm
 from era.discrete import raw_logits
 
-del test_families_are_all_of_timm, test_family  # noqa: F821
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.mark.parametrize("family", [*FEW_FAMILIES, pytest.param("swin_transformer", marks=pytest.mark.slow)])
-def test_a_family(door, timm, family):
-    compare(door, timm, *FAMILIES[family])
 
 
 def test_timm_alone_refuses_what_has_era(resnet, images, tmp_path):
@@ -101,14 +93,15 @@ def test_versions():
 PAGE = "vision/plug-in.md"
 
 
-def test_plain_torch_on_the_page(run_example):
-    left = run_example(PAGE, "A training loop in torch")
-    assert (left["probabilities"].argmax(-1) == left["labels"]).double().mean() > 0.9
+def test_the_example_in_plain_torch_and_the_logits_before_era_on_the_page(run_file, run_example):
+    left = run_file("timm_classifier.py", "--model", "test_resnet", "--steps", "30")
+    assert (left["logits"].argmax(-1) == left["labels"]).double().mean() > 0.9
     floor = left["model"].era.floor
-    assert torch.special.entr(left["probabilities"].double()).sum(-1).min() > floor - 1e-5
+    assert entropy(left["logits"]).min() > floor - 1e-5
     logits = run_example(PAGE, "Evaluating", **left)["logits"]
     assert entropy(logits).min() < floor
-    torch.testing.assert_close(equation(logits.double()).softmax(-1).float(), left["probabilities"])
+    torch.testing.assert_close(equation(logits.double()).softmax(-1).float(), left["logits"].softmax(-1))
+    torch.testing.assert_close(left["again"].eval()(left["images"]), left["logits"])
 
 
 def test_the_trainer_of_transformers_on_the_page(run_example):

@@ -36,9 +36,13 @@ class Logger(logger.Logger):
         if self.csv_path:
             with open(self.csv_path, "x") as file:  # never over an earlier run's
                 file.write(",".join(COLUMNS) + "\n")
-            agent = "tdmpc2" if cfg.era_target is None else "tdmpc2_era"
+            agent = "tdmpc2" if cfg.era_target_entropy is None else "tdmpc2_era"
             self.record = run_json.begin(
-                *("tdmpc2", cfg.task, cfg.seed, cfg.steps, PACKAGES),
+                "tdmpc2",
+                cfg.task,
+                cfg.seed,
+                cfg.steps,
+                PACKAGES,
                 agent=agent,
                 episode_length=None if cfg.episodic else cfg.episode_length,
             )

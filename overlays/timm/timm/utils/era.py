@@ -3,8 +3,8 @@
 """ERA in train.py, validate.py, inference.py and onnx_export.py: flags, saved settings, entropies.
 
 A setting is a dict of plain values, {num_classes, min_entropy, tau, inverse, floor,
-max_probability}, saved in a checkpoint as `args.era`. ERA adds no key to a state_dict, so a file
-without arguments says it only where torch.save kept the state_dict's metadata.
+max_probability}, saved in a checkpoint as `args.era_setting`. ERA adds no key to a state_dict, so a
+file without arguments says it only where torch.save kept the state_dict's metadata.
 """
 
 import argparse
@@ -52,19 +52,19 @@ def add_arguments(parser: argparse.ArgumentParser, evaluation: bool = False) -> 
 
 
 def setup(model: nn.Module, args: argparse.Namespace) -> None:
-    """train.py: attach ERA as the flags say, log its guarantee, and set `args.era` for checkpoints.
+    """train.py: attach ERA as the flags say, log its guarantee, and set `args.era_setting`.
 
-    A checkpoint given by --resume must have been trained with the same setting.
+    Checkpoints have that; one given by --resume must have been trained with the same setting.
     """
-    args.era = _attach(model, args)
+    args.era_setting = _attach(model, args)
     saved = UNKNOWN
     if args.resume and os.path.isfile(args.resume):
         saved = _read(args.resume, "Resume from a checkpoint of train.py alone.")
-    if saved != UNKNOWN and _as_flags(saved) != _as_flags(args.era):
+    if saved != UNKNOWN and _as_flags(saved) != _as_flags(args.era_setting):
         _fail(
             f"--resume {args.resume} was trained with {_as_flags(saved)}, and this run has "
-            f"{_as_flags(args.era)}. Give the flags of the checkpoint, or start a new run from its "
-            "weights with --initial-checkpoint."
+            f"{_as_flags(args.era_setting)}. Give the flags of the checkpoint, or start a new run "
+            "from its weights with --initial-checkpoint."
         )
 
 
@@ -162,7 +162,7 @@ def predictive_entropy(logits: torch.Tensor) -> torch.Tensor:
 
 def meter(args: argparse.Namespace, *loss_fns: nn.Module) -> Tuple[nn.Module, ...]:
     """The loss functions, wrapped in EntropyMeters if entropies are to be logged."""
-    return tuple(map(EntropyMeter, loss_fns)) if args.era or args.log_entropy else loss_fns
+    return tuple(map(EntropyMeter, loss_fns)) if args.era_setting or args.log_entropy else loss_fns
 
 
 def entropy_metrics(loss_fn: nn.Module) -> Dict[str, float]:
@@ -190,34 +190,18 @@ def _attach(
 
     With neither, the model may still have the setting that create_model attached.
     """
-    alike = {name for name in vars(args) if "era" in re.split(r"[^a-z0-9]", name.lower())}
-    if wrong := alike - {"era_min_entropy", "era_floor", "era_tau", "era_inverse", "no_era"}:
-        # timm ignores what its --config sets and no flag is called.
-        _fail(f"--config sets {', '.join(sorted(wrong))}, which no flag of ERA is called")
-    min_entropy, floor = args.era_min_entropy, args.era_floor
-    given = {"tau": args.era_tau, "inverse": args.era_inverse}
-    given = {name: value for name, value in given.items() if value is not None}
-    by_flags = min_entropy is not None or floor is not None
-    no_era = getattr(args, "no_era", False)
-    if min_entropy is not None and floor is not None:
-        _fail("--era-min-entropy and --era-floor both set H0: give one of them (a --config counts)")
-    if given and not by_flags:
-        names = " and ".join(f"--era-{name}" for name in given)
-        _fail(f"{names} without --era-min-entropy or --era-floor, which switch ERA on")
-    if no_era and by_flags:
-        _fail("--no-era contradicts --era-min-entropy and --era-floor")
-    if saved and not by_flags and not no_era:
-        min_entropy = saved["min_entropy"]
-        given = {name: saved[name] for name in ("tau", "inverse")}
+    setting = _chosen_setting(args, saved)
     try:
-        if min_entropy is not None or floor is not None:
+        if setting is not None:
             if not hasattr(model, "num_classes"):  # timm's TestTimePoolHead
                 model.num_classes = args.num_classes
+            floor = setting.pop("floor", None)
             if floor is not None:
-                min_entropy = calibrate_min_entropy(floor, model.num_classes, **given)
-            attach_era(model, min_entropy, **given)
+                setting["min_entropy"] = calibrate_min_entropy(floor, model.num_classes, **setting)
+            attach_era(model, **setting)
     except (TypeError, ValueError) as error:
         _fail(str(error))
+
     era = find_era(model)
     if era is None:
         return None
@@ -229,6 +213,42 @@ def _attach(
             f"(floor) or a probability above {era.max_probability:.4f}."
         )
     return {name: getattr(era, name) for name in SETTING}
+
+
+def _chosen_setting(
+    args: argparse.Namespace, saved: Optional[Dict[str, Any]]
+) -> Optional[Dict[str, Any]]:
+    """attach_era's arguments, with `floor` or `min_entropy` for H0; None to attach nothing.
+
+    Exits where flags contradict each other, or would do nothing.
+    """
+    alike = {name for name in vars(args) if "era" in re.split(r"[^a-z0-9]", name.lower())}
+    if wrong := alike - {"era_min_entropy", "era_floor", "era_tau", "era_inverse", "no_era"}:
+        # timm ignores what its --config sets and no flag is called.
+        _fail(f"--config sets {', '.join(sorted(wrong))}, which no flag of ERA is called")
+
+    flags = {
+        "min_entropy": args.era_min_entropy,
+        "floor": args.era_floor,
+        "tau": args.era_tau,
+        "inverse": args.era_inverse,
+    }
+    flags = {name: value for name, value in flags.items() if value is not None}
+    by_flags = "min_entropy" in flags or "floor" in flags
+    no_era = getattr(args, "no_era", False)
+    if "min_entropy" in flags and "floor" in flags:
+        _fail("--era-min-entropy and --era-floor both set H0: give one of them (a --config counts)")
+    if flags and not by_flags:
+        names = " and ".join(f"--era-{name}" for name in flags)
+        _fail(f"{names} without --era-min-entropy or --era-floor, which switch ERA on")
+    if no_era and by_flags:
+        _fail("--no-era contradicts --era-min-entropy and --era-floor")
+
+    if by_flags:
+        return flags
+    if saved and not no_era:
+        return {name: saved[name] for name in ("min_entropy", "tau", "inverse")}
+    return None
 
 
 def _check_other_flags(args: argparse.Namespace) -> None:

@@ -8,12 +8,13 @@ The controller of Skywork-OR1 (He et al. 2025, arXiv 2505.22312), a baseline:
     +actor_rollout_ref.actor.adaptive_entropy.delta=0.005   the step of the coefficient, > 0
 
 The entropy is `era/top_entropy`, so ERA must log (k = 1); with era.top_fraction=1 it is the mean
-over all tokens, as in Skywork. verl/utils/era_config.py refuses what it does not go together with.
+over all tokens, as in Skywork. What is not supported beside it is refused by
+verl/utils/era/language_config.py.
 """
 
 from typing import Any, Mapping
 
-from verl.utils.era import COEFFICIENT, next_coefficient
+from verl.utils.era.language import COEFFICIENT, next_coefficient
 
 
 def set_coefficient(actor: Any, metrics: Mapping[str, float]) -> dict[str, float]:

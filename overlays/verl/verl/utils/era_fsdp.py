@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""What verl's FSDP actor calls for ERA: the quantities of verl/utils/era.py in a training step.
+"""What verl's FSDP actor calls for ERA: verl/utils/era/language.py in a training step.
 
     start               ActorHooks             refuses actors and heads that ERA cannot handle
     old_log_prob pass   requested_keys         off-policy: also log-probs under 1, k and 1/k
@@ -28,17 +28,17 @@ import torch.nn.functional as F
 from verl import DataProto
 from verl.models.transformers.dense_common import CausalLMOutputForPPO
 from verl.utils.device import get_device_name
-from verl.utils.era import BelowLow, decide, update_metrics
-from verl.utils.era_config import CONFIG_KEY, VERL_0_4_1, EraConfig, refuse
-from verl.utils.era_fused_head import FusedHead
-from verl.utils.era_log_probs import (
+from verl.utils.era.fused_head import FusedHead
+from verl.utils.era.language import BelowLow, decide, update_metrics
+from verl.utils.era.language_config import CONFIG_KEY, VERL_0_4_1, EraConfig, refuse
+from verl.utils.era.log_probs import (
     OUTSIDE_TOP_K_LOG_PROB,
     backend,
     branch_log_probs,
     policy_terms,
 )
-from verl.utils.era_log_probs_fused import fused_branch_log_probs, fused_policy_terms
-from verl.utils.forking_tokens import read_fraction, token_entropy
+from verl.utils.era.log_probs_fused import fused_branch_log_probs, fused_policy_terms
+from verl.utils.forking_tokens import read_fraction, response_mask, token_entropy
 from verl.utils.torch_functional import entropy_from_logits, logprobs_from_logits
 from verl.utils.ulysses import (
     get_ulysses_sequence_parallel_rank,
@@ -50,12 +50,6 @@ LOGIT_SCALE = "era_logit_scale"
 NEEDS_BRANCHES = "era_needs_branches"
 BRANCH_LOG_PROBS = "era_branch_log_probs"
 OLD_LOG_PROBS = "era_old_log_probs"
-
-
-def response_mask(batch: Mapping[str, torch.Tensor], multi_turn: bool) -> torch.Tensor:
-    """The mask of the tokens that the policy loss takes, (bsz, response_length)."""
-    response_length = batch["responses"].size(1)
-    return batch["loss_mask" if multi_turn else "attention_mask"][:, -response_length:]
 
 
 def _has(batch: Mapping[str, torch.Tensor], key: str) -> bool:
@@ -90,6 +84,8 @@ class ActorHooks:
         self._actor = actor
         self._rows, self._entropy = None, None
         self._below_low = BelowLow()
+
+        # A recipe with an update of its own would never call the hooks.
         update = _own_update(actor)
         forking = update if read_fraction(actor.config) != 1 else ""
         own = {
@@ -99,6 +95,7 @@ class ActorHooks:
         refuse(VERL_0_4_1, own, f"{CONFIG_KEY}.enable=True")
         if not self.config.enable:
             return
+
         if not dist.is_initialized() or dist.get_rank() == 0:
             print(
                 f"ERA: {backend(get_device_name(), self.config.compile)} reads the logits",
@@ -107,10 +104,12 @@ class ActorHooks:
         updates = (actor.config.get("optim") or {}).get("total_training_steps", -1)
         if warning := self.config.schedule_exceeds(updates):
             print(warning, file=sys.stderr)
+
         self._mini_batch_size = actor.config.ppo_mini_batch_size
         self._epochs = actor.config.ppo_epochs
         self._dynamic = actor.config.use_dynamic_bsz
         self._needs_kl = actor.config.use_kl_loss
+
         # The entropy is made with the log-probs, and needs no memory that checkpointing could save.
         actor.compute_entropy_from_logits = self.entropy_from_logits
         actor.config.entropy_checkpointing = False
@@ -181,6 +180,7 @@ class ActorHooks:
             return {}
         if era.schedule_steps is not None:
             era = era.at(self._steps_before())
+
         images = "multi_modal_inputs" in data.non_tensor_batch
         refuse(
             VERL_0_4_1,
@@ -188,6 +188,7 @@ class ActorHooks:
             f"{CONFIG_KEY}.enable=True",
             end="This step's update was not begun; checkpoints are as they were.",
         )
+
         mask = response_mask(batch, data.meta_info.get("multi_turn", False))
         tensors = batch[TOKEN_ENTROPY], batch["old_log_probs"], batch["advantages"]
         decision = decide(*tensors, mask, era)
@@ -195,6 +196,8 @@ class ActorHooks:
         if era.scales_logits:
             batch[LOGIT_SCALE] = decision.scale
             select_keys.append(LOGIT_SCALE)
+
+        # Several steps need old log-probs under the same scale, of the pass that made all three.
         if self._is_off_policy(data):
             branch = torch.where(decision.scale > 1, 1, torch.where(decision.scale < 1, 2, 0))
             batch[OLD_LOG_PROBS] = (
@@ -202,6 +205,7 @@ class ActorHooks:
             )
             select_keys.append(OLD_LOG_PROBS)
 
+        # Metrics are means over all ranks.
         sums = decision.sums.stacked().to(device)
         if dist.is_initialized():
             # Sequence-parallel ranks hold the same responses: all are counted equally often.
@@ -220,7 +224,7 @@ class ActorHooks:
         if self.lr_scheduler is None:
             raise ValueError(
                 f"{CONFIG_KEY}.schedule_steps={self.config.schedule_steps}, but this worker did "
-                "not set actor.era.lr_scheduler, by which ERA counts updates. Set it as "
+                "not set actor.era_hooks.lr_scheduler, by which ERA counts updates. Set it as "
                 "verl/workers/fsdp_workers.py does, or schedule_steps, low_end and high_end to "
                 "null. This step's update was not begun; checkpoints are as they were."
             )
@@ -353,11 +357,14 @@ class ActorHooks:
         top_k, compiled = self.config.top_k, self.config.compile
         labels = at_positions(responses, 0)
         mask = at_positions(micro_batch["attention_mask"][:, -responses.size(1) :], 0)
+
+        # The policy that sampled: every scale that the update may choose.
         if _has(micro_batch, NEEDS_BRANCHES):
             scaled, original, entropy = branches(
                 labels, self.config.k, temperature, top_k=top_k, mask=mask, compile=compiled
             )
             return torch.cat([original.unsqueeze(-1), scaled], dim=-1), entropy
+
         scales = _has(micro_batch, LOGIT_SCALE)
         needs_kl = scales and self._needs_kl
         log_probs, original, entropy = policy(

@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 
 from verl import DataProto
-from verl.utils.era import forking_count
-from verl.utils.era_config import FORKING_KEY
+from verl.utils.era.language import forking_count
+from verl.utils.era.language_config import FORKING_KEY
 from verl.utils.ulysses import get_ulysses_sequence_parallel_world_size
 
 TOKEN_ENTROPY = "forking_token_entropy"
@@ -48,6 +48,12 @@ def token_entropy(
     if read_fraction(actor_config) == 1:
         return {}
     return {TOKEN_ENTROPY: entropys.float()}
+
+
+def response_mask(batch: Mapping[str, torch.Tensor], multi_turn: bool) -> torch.Tensor:
+    """The mask of the tokens that the policy loss takes, (bsz, response_length)."""
+    response_length = batch["responses"].size(1)
+    return batch["loss_mask" if multi_turn else "attention_mask"][:, -response_length:]
 
 
 def keep_forking_tokens(
@@ -76,10 +82,9 @@ def keep_forking_tokens(
     fraction = read_fraction(actor_config)
     if fraction == 1:
         return {}
+
     batch = data.batch
-    response_length = batch["responses"].size(1)
-    mask_key = "loss_mask" if data.meta_info.get("multi_turn", False) else "attention_mask"
-    mask = batch[mask_key][:, -response_length:].bool()
+    mask = response_mask(batch, data.meta_info.get("multi_turn", False)).bool()
     entropy = batch[TOKEN_ENTROPY]
     values = entropy[mask].to(device)
     if not_numbers := _count(values.isnan()):
@@ -88,11 +93,14 @@ def keep_forking_tokens(
             "response tokens are NaN: the model's logits held NaN or -inf. This step's "
             "update was not begun; checkpoints are as they were."
         )
+
+    # The threshold of the batch of all ranks.
     tokens = _count(torch.ones_like(values, dtype=torch.bool))
     if tokens == 0:
         return {"forking/entropy_threshold": math.nan, "forking/token_fraction": math.nan}
     kept = forking_count(torch.tensor(tokens), fraction).item()
     threshold = _largest(values, kept)
+
     batch["advantages"] = batch["advantages"].masked_fill(~(mask & (entropy >= threshold)), 0)
     return {
         "forking/entropy_threshold": threshold,

@@ -2,7 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """DAPO's dynamic sampling (Yu et al. 2025, arXiv 2503.14476), with which the paper trains, for TRL:
 
-    from era.trl_dynamic_sampling import DynamicSamplingMixin
+    from rivals.trl_dynamic_sampling import DynamicSamplingMixin
 
     class Mine(DynamicSamplingMixin, EraGRPOTrainer):  # or GRPOTrainer, without ERA
         pass
