@@ -64,9 +64,7 @@ FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 	test-all test-grids test-verl-0.9 test-trl test-axolotl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-pins \
 	test-release test-rivals rehearse-llm rehearse-vllm rehearse-slurm timm-own-tests gpu-check \
 	floor-search entropy-search log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-trl \
-	bench-megatron \
-	bench-vision bench-control bench-ppo bench-plugins clean given-python patched-verl patched-timm patched-fasttd3 \
-	patched-drl-code-pytorch
+	bench-megatron clean given-python patched-verl patched-timm patched-fasttd3
 
 ##@ Start here (the first downloads 0.6 GB and fills 2.2 GB of disk; without TORCH=cpu 3.4 and 6.7 GB)
 ##   make demo TORCH=cpu: GRPO beside ERA in verl's trainer, on this CPU, in four minutes
@@ -249,20 +247,9 @@ bench-gpu: $(call ready,verl-gpu)
 		--csv "$${OUTPUT:-results}/bench-gpu-logprobs.csv"
 	@$(VERL_GPU) -m tools.bench.actor --checkout "$$CHECKOUTS/verl" --tokens 8192 --turns 3 \
 		--csv "$${OUTPUT:-results}/bench-gpu-actor.csv"
-# time and memory of TRL's passes and step
+## bench-trl: time and memory of TRL's passes and step
 bench-trl: $(call ready,trl-cpu)
 	@mkdir -p results; $(TRL_CPU) -m tools.bench.trl --csv results/bench-trl.csv
-## bench-vision: time in classifiers; also bench-trl, bench-control, bench-ppo, bench-plugins
-bench-vision: $(READY_TIMM)
-	@$(CPU) -m tools.bench.vision --checkout $(TIMM_CHECKOUT)
-bench-control: $(READY_FASTTD3)
-	@mkdir -p results; TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m tools.bench.control fasttd3 \
-		--checkout $(FASTTD3_CHECKOUT) --csv results/bench-control.csv
-bench-ppo: patched-drl-code-pytorch
-	@mkdir -p results; $(CPU) -m tools.bench.control ppo --checkout "$$CHECKOUTS/drl-code-pytorch" \
-		--csv results/bench-ppo.csv
-bench-plugins: $(call ready,control-cpu)
-	@mkdir -p results; $(CONTROL) -m tools.bench.plugins --csv results/bench-plugins.csv
 ## gpu-check: ten minutes on a GPU: kernels, vLLM with ERA, FastSAC-ERA, timm; a report (PARTS)
 gpu-check:
 	@exec $(SHELL) tools/gpu_check.sh
@@ -314,8 +301,7 @@ $(TIMM_SOURCES)/installed: | $(call ready,cpu)
 patched-verl: WHERE = --checkouts "$$CHECKOUTS"
 patched-timm: WHERE = --version "v$$TIMM" --checkouts $(TIMM_$(TIMM))
 patched-fasttd3: WHERE = --version "$$FASTTD3" --checkouts $(FASTTD3_$(FASTTD3))
-patched-drl-code-pytorch: WHERE = --checkouts "$$CHECKOUTS"
-patched-verl patched-timm patched-fasttd3 patched-drl-code-pytorch: $(call ready,cpu)
+patched-verl patched-timm patched-fasttd3: $(call ready,cpu)
 	@$(CPU) apply.py apply $(@:patched-%=%) $(WHERE) || { code=$$?; [[ $$code -ne 6 ]] || echo \
 		"No package index has $(@:patched-%=%), so this needs git access to the address above, or a clone in place of it:" \
 		"git config --global url.<the clone>.insteadOf <the address> (docs/engine/usage.md)." >&2; exit $$code; }

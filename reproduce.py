@@ -23,7 +23,8 @@ if sys.version_info < (3, 11):
     sys.exit("error: reproduce.py needs Python 3.11 or newer")
 
 from ledger import run
-from ledger.paper import CANNOT, NOT_RUN, ROOT, STATES, Entry, Paper, UserError, load
+from ledger.paper import CANNOT, NOT_RUN, ROOT, STATES, Entry, Paper, load
+from recipes import UserError
 
 COLLECTED = ROOT / "results/collected.csv"  # entry and state, as the last `collect` found them
 REPORT = ROOT / "results/report"

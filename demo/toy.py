@@ -15,10 +15,10 @@ from pathlib import Path
 
 import torch
 
-from demo.runner import colors
 from era.language import decide
 from era.language_config import EraConfig
-from tools.pages import filled, table
+from recipes import colors
+from recipes.pages import filled, table
 
 PROMPTS, TOKENS, RIGHT = 8, 64, 16
 GROUP = 8  # answers

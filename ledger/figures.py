@@ -14,10 +14,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from demo.runner import colors
 from ledger.paper import Entry, Place
 from ledger.statistics import interquartile_curve, mean_curve
 from ledger.verdicts import Judged
+from recipes import colors
 
 # Of the lines behind a panel's first one with ERA and its first one without, which have the colours of all pictures.
 # Dashes and markers tell curves apart where they overlap.

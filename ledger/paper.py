@@ -13,6 +13,8 @@ from pathlib import Path
 
 import tomllib
 
+from recipes import UserError
+
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "experiments.toml"
 SIDES = ("subject", "baseline")  # of a claim
@@ -25,10 +27,6 @@ STATES = REPRODUCED, NOT_REPRODUCED, COMPLETE, PARTIAL, NOT_RUN, CANNOT = (
     "not run",
     "cannot run",
 )
-
-
-class UserError(Exception):
-    """What a user is told instead of a traceback."""
 
 
 @dataclass(frozen=True)

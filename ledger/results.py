@@ -3,8 +3,8 @@
 """Folders of results as values: from verl, its evaluation, timm, FastTD3 and recipes/control.
 
 A folder is found by the file that its metrics are in. It belongs to the entries whose `folder` is `entry` in its
-run.json; without one, as in evaluations, its name without -seed<n>. run.json also says how a training was started;
-recipes/run_json.py says whether all of it is there. Anything may be in a folder that was copied or damaged: it is one
+run.json; without one, as in evaluations, its name without -seed<n>. run.json also says how a training was started, and
+recipes/whole.py whether all of it is there. A folder that was damaged, or copied in part, is one
 Result, with the reason in `why`."""
 
 import hashlib
@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,22 +20,11 @@ import numpy as np
 import pandas as pd
 
 from ledger.paper import ROOT, Entry, Paper
-from recipes.run_json import (
-    CURVES,
-    LARGEST_NUMBER,
-    SET_ASIDE,
-    complete_lines,
-    first_lacking,
-    read_columns,
-    text_of,
-    why_not_whole,
-)
-from recipes.run_json import read as read_record
+from recipes import curves, run_json
+from recipes.whole import first_lacking, incomplete_because
 
 IMAGENET_IMAGES = 50_000  # of its validation
 Z95 = 1.96  # standard errors on either side of a mean's 95 % interval
-# In run.json.
-KINDS = {"task": str, "agent": str, "entry": str, "seed": int, "added": list, "as_paper": bool, "modified": bool}
 LONGEST_LINE = 400  # characters of what a record says
 
 
@@ -66,20 +55,22 @@ class Result:
 
 
 @dataclass
-class Wanted:
-    """What is read of the folders of one name. entry: one of those that they belong to. metrics: of all of them, and
-    of the claims about them. at_step: at which an unfinished run counts for one of them."""
+class MetricsToRead:
+    """Which metrics to read from the folders with one name.
+
+    entry: one of the entries that the folders belong to. metrics: of all of these entries, and of the claims about
+    them. at_step: the step at which an unfinished run counts for one of them."""
 
     entry: Entry
     metrics: set[str] = field(default_factory=set)
     at_step: int | None = None
 
 
-def wanted_of(paper: Paper) -> dict[tuple[bool, str], Wanted]:
-    """What is read of the folders, by is_evaluation and name of a Result."""
-    wanted_by_name: dict[tuple[bool, str], Wanted] = {}
+def metrics_to_read(paper: Paper) -> dict[tuple[bool, str], MetricsToRead]:
+    """Which metrics to read from the folders, by is_evaluation and name of a Result."""
+    wanted_by_name: dict[tuple[bool, str], MetricsToRead] = {}
     for entry in paper.entries.values():
-        wanted = wanted_by_name.setdefault((bool(entry.evaluation), entry.folder), Wanted(entry))
+        wanted = wanted_by_name.setdefault((bool(entry.evaluation), entry.folder), MetricsToRead(entry))
         of_claims = {claim.metric for claim in paper.claims.values() if entry.row in claim.rows}
         wanted.metrics |= {*entry.metrics, *of_claims} - {""}
         wanted.at_step = min(filter(None, (wanted.at_step, entry.at_step)), default=None)
@@ -141,10 +132,10 @@ def leave_out_other_lengths(results: Sequence[Result]) -> None:
 
 def read_folder(root: Path, paper: Paper, with_modified: bool = False) -> Iterator[Result]:
     """The results below a folder. Runs that are not the paper's, such as a demo's, are passed over."""
-    known = wanted_of(paper)
-    for folder, names, error in folders_below(root):
-        if error:
-            yield Result(False, *named(folder), folder, why=error)
+    known, unlisted = metrics_to_read(paper), []
+    for at, folders_below, names in os.walk(root, onerror=unlisted.append):
+        folders_below.sort()
+        folder = Path(at)
         for filename, reader in READERS.items():
             if filename not in names:
                 continue
@@ -155,16 +146,20 @@ def read_folder(root: Path, paper: Paper, with_modified: bool = False) -> Iterat
             result = Result(is_evaluation, name, seed, folder)
             try:
                 result.why = read(result, folder / filename, reader, known[is_evaluation, name], paper, with_modified)
-            except Exception as fault:  # whatever is in one folder, the others are read
-                result.why = f"cannot be read ({type(fault).__name__}: {fault})"
+            except Exception as error:  # whatever is in one folder, the others are read
+                result.why = f"cannot be read ({type(error).__name__}: {error})"
             yield result
+    for error in unlisted:
+        if isinstance(error, FileNotFoundError):  # records/ may be missing
+            continue
+        folder = Path(error.filename)
+        yield Result(False, *named(folder), folder, why=f"cannot be listed ({error.strerror})")
 
 
 def recorded(folder: Path) -> tuple[str, int | None] | None:
     """The entry and the seed that run.json names; None if it names no entry."""
-    record = {} if folder.name.startswith(SET_ASIDE) else read_record(folder)
-    entry, seed = record.get("entry"), record.get("seed")
-    return (entry, seed if type(seed) is int else None) if isinstance(entry, str) and entry else None
+    record = {} if folder.name.startswith(run_json.SET_ASIDE) else run_json.read(folder)
+    return (record["entry"], record.get("seed")) if record.get("entry") else None
 
 
 def named(folder: Path) -> tuple[str, int | None]:
@@ -174,40 +169,21 @@ def named(folder: Path) -> tuple[str, int | None]:
     return name, seed and int(seed)
 
 
-def folders_below(root: Path) -> Iterator[tuple[Path, set[str], str]]:
-    """Each folder, the names in it, and why it cannot be listed, or "". Follows no link. Depth is not limited as it is
-    in os.walk and Path.rglob of Python 3.11, which call themselves."""
-    left = [root]
-    while left:
-        folder = left.pop()
-        try:
-            with os.scandir(folder) as listing:
-                entries = sorted(listing, key=lambda entry: entry.name, reverse=True)
-            left += [folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-            yield folder, {entry.name for entry in entries}, ""
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            yield folder, set(), f"cannot be listed ({error.strerror})"
-
-
-def read(result: Result, file: Path, reader, wanted: Wanted, paper: Paper, with_modified: bool) -> str:
+def read(result: Result, file: Path, reader, wanted: MetricsToRead, paper: Paper, with_modified: bool) -> str:
     """Reads the folder of a file into the result. Returns why it does not count, or ""."""
-    if os.path.lexists(result.folder / "run.json"):
-        result.info = run_json(result.folder / "run.json")
+    result.info = run_json.read(result.folder)
     result.total = result.info.get("total_steps")
     if why := why_not_used(result, with_modified):
         return why
     if reader is verl:
         result.total = paper.runs[wanted.entry.run].steps
     steps = result.total if reader is verl else None
-    lacks = why_not_whole(result.folder, steps)
+    lacks = incomplete_because(result.folder, steps)
     result.finished = not lacks
-    if lacks and not (wanted.at_step and why_not_whole(result.folder, wanted.at_step) == ""):
+    if lacks and not (wanted.at_step and incomplete_because(result.folder, wanted.at_step) == ""):
         return lacks
-    text = text_of(file)
-    result.digest = hashlib.sha256(text.encode()).hexdigest()
-    why = reader(result, text, wanted, paper)
+    result.digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    why = reader(result, file, wanted, paper)
     if not (why or result.curves or result.values or result.without):
         result.finished = False
         return f"has no values of {', '.join(sorted(wanted.metrics))}"
@@ -218,7 +194,7 @@ def why_not_used(result: Result, with_modified: bool) -> str:
     """Why run.json rules the result out, or "". What run.json does not say does not rule it out."""
     info = result.info
     if not info and not result.is_evaluation:
-        return "has no run.json, so nothing says how it was trained"
+        return "has no run.json that can be read, so nothing says how it was trained"
     if None not in (result.seed, info.get("seed")) and result.seed != info["seed"]:
         return f"run.json says seed {info['seed']}, and the folder's name {result.seed}"
     # verl's task and agent are a model and an experiment. A launcher, which says as_paper, names folders by the agent.
@@ -235,30 +211,6 @@ def why_not_used(result: Result, with_modified: bool) -> str:
     return ""
 
 
-def run_json(file: Path) -> dict:
-    """The record in a run.json. The fields in KINDS must be what recipes/run_json.py writes: true is not the seed 1."""
-    info = loads(text_of(file))
-    for name, kind in KINDS.items():
-        if type(info.get(name)) not in (kind, type(None)):
-            raise ValueError(f"{name} in run.json is {info[name]!r}, and not {kind.__name__}")
-    return info
-
-
-def loads(text: str) -> dict:
-    """A JSON object that names nothing twice: nobody can say which of the two is meant."""
-
-    def once(pairs: list[tuple]) -> dict:
-        twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
-        if twice:
-            raise ValueError(f"{twice[0]!r} is there twice")
-        return dict(pairs)
-
-    value = json.loads(text, object_pairs_hook=once)
-    if not isinstance(value, dict):
-        raise ValueError("is no JSON object")
-    return value
-
-
 def one_line(text: object) -> str:
     """What a record says, for the terminal and the pages: on one line, not long, and without what a terminal obeys:
     control characters, directions of writing, halves of characters."""
@@ -270,56 +222,33 @@ def one_line(text: object) -> str:
 # ------------------------------------------------------------------------------------------------------------ the files
 
 
-def take(result: Result, written: Mapping[str, Mapping[int, str | float | None]]) -> None:
-    """Makes curves of the values that were written: by metric and step, as text or numbers. A curve is left out if one
-    of its values is not a finite number, because the run diverged, or if it lacks a step; none may have no value."""
-    for metric, values in written.items():
+def take(result: Result, columns: curves.Columns, metrics: Iterable[str], first: int = 0) -> None:
+    """Makes curves of these metrics' columns, over the steps plus `first`. A curve is left out if one of its values is
+    not a finite number, because the run diverged, or if it lacks a step; none may have no value."""
+    for metric in metrics:
+        values = {step + first: value for step, value in columns.get(metric, {}).items()}
         if not values:
             continue
-        try:
-            numbers = np.array([*values.values()], dtype=float)
-        except ValueError:  # a text; pandas takes ten times as long
-            numbers = pd.to_numeric(pd.Series([*values.values()], dtype=object), errors="coerce").to_numpy(float)
-        steps = np.fromiter(values, dtype=np.int64, count=len(values))
-        if (np.diff(steps) < 0).any():
-            order = np.argsort(steps)
-            steps, numbers = steps[order], numbers[order]
-        bad = steps[~(np.abs(numbers) <= LARGEST_NUMBER)]
+        curve = pd.Series(values, dtype=float).sort_index()
+        diverged = curve[~np.isfinite(curve)]
         lacking = first_lacking(result.info, result.total if result.finished else result.steps, values, metric)
-        if len(bad):
-            result.without[metric] = f"{values[bad[0]]} in step {bad[0]} is not a finite number"
+        if len(diverged):
+            result.without[metric] = f"{diverged.iloc[0]} in step {diverged.index[0]} is not a finite number"
         elif lacking is not None:
             result.without[metric] = f"step {lacking} has no value"
         else:
-            result.curves[metric] = pd.Series(numbers, index=steps)
+            result.curves[metric] = curve
     if result.curves or result.without:
-        result.without |= {metric: "no step has a value" for metric, values in written.items() if not values}
+        result.without |= {metric: "no step has a value" for metric in metrics if not columns.get(metric)}
 
 
-def read_csv(result: Result, text: str, file: str, metrics: Set[str], first: int = 0) -> None:
-    """The metrics' columns over the steps plus `first`. An empty cell is skipped; "nan" is not."""
-    columns = read_columns(complete_lines(text), file)
-    result.steps = max(columns[CURVES[file]]) + first
-    written = {metric: columns.get(metric, {}) for metric in metrics}
-    take(result, {metric: {step + first: cell for step, cell in cells.items()} for metric, cells in written.items()})
-
-
-def verl(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
-    """Read verl's metrics, in which a line is {"step": 3, "data": {"actor/entropy": 0.31}}; NaN is null."""
+def verl(result: Result, file: Path, wanted: MetricsToRead, paper: Paper) -> str:
+    """Read verl's metrics."""
     times = "timing_s/old_log_prob"
-    written: dict[str, dict[int, float | None]] = {metric.partition(",")[0]: {} for metric in wanted.metrics}
-    steps = set()
-    for line in complete_lines(text).splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue  # cut by a kill, before the training was resumed
-        steps.add(row["step"])
-        for metric, value in row["data"].items():
-            if metric in written:
-                written[metric][row["step"]] = value if type(value) in (int, float) else None
+    columns = curves.read(file)
+    steps = {step for column in columns.values() for step in column}
     result.steps = max(steps)
-    take(result, written)
+    take(result, columns, {metric.partition(",")[0] for metric in wanted.metrics})
     if times in result.curves and 1 in result.curves[times].index:
         result.values[f"{times}, first step"] = float(result.curves[times][1])
     before = paper.runs[wanted.entry.run].after
@@ -329,12 +258,10 @@ def verl(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
     return f"has {result.steps} steps, and the paper's run {result.total}" if result.steps > result.total else ""
 
 
-def evaluation(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
+def evaluation(result: Result, file: Path, wanted: MetricsToRead, paper: Paper) -> str:
     """Read the accuracies, in percent, of benchmarks that are sampled as in the paper; pass@k as curves over k."""
-    benchmarks, errors = loads(text)["benchmarks"], {}
+    benchmarks, errors = json.loads(file.read_text())["benchmarks"], {}
     for name, benchmark in benchmarks.items():
-        if not isinstance(benchmark.get("as_paper"), bool | None):
-            raise ValueError(f"as_paper of {name} is {benchmark['as_paper']!r}")
         if benchmark.get("as_paper") is False:
             continue
         result.values[name] = 100 * benchmark["accuracy"]
@@ -360,11 +287,13 @@ def evaluation(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
     return ""
 
 
-def timm(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
+def timm(result: Result, file: Path, wanted: MetricsToRead, paper: Paper) -> str:
     """Read timm's table of epochs. Runs in the folder time/ are compared by their speed, which log.txt has."""
     is_timed = result.name.startswith("time/")
     accuracies = {} if is_timed else {f"eval_{metric}": metric for metric in wanted.metrics}
-    read_csv(result, text, "summary.csv", accuracies.keys(), first=1)
+    columns = curves.read(file)
+    result.steps = 1 + max(columns["epoch"])
+    take(result, columns, accuracies, first=1)
     for column in accuracies.keys() & result.curves.keys():
         metric = accuracies[column]
         percent = result.values[metric] = float(result.curves[column].iloc[-1])
@@ -373,7 +302,7 @@ def timm(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
     if is_timed:
         # "Train: 1 [195/195 (100%)] ... Time: 0.350s,  731.43/s  (0.314s,  815.29/s)": the last line has the mean.
         # In the first epoch cuDNN chooses its kernels.
-        log = text_of(result.folder / "log.txt")
+        log = (result.folder / "log.txt").read_text()
         rates = dict(re.findall(r"Train: ([0-9]+) \[.*Time: .*, +([0-9]+\.[0-9]+)/s\)", log))
         epochs = list(map(str, range(result.steps)))
         if lacking := [epoch for epoch in epochs if epoch not in rates]:
@@ -384,10 +313,12 @@ def timm(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
     return ""
 
 
-def train_csv(result: Result, text: str, wanted: Wanted, paper: Paper) -> str:
+def train_csv(result: Result, file: Path, wanted: MetricsToRead, paper: Paper) -> str:
     """Read the table of FastTD3 and recipes/control: a row for every 100 steps, or for each evaluation."""
     is_timed = result.name.startswith("time/")
-    read_csv(result, text, "train.csv", {"seconds"} if is_timed else wanted.metrics)
+    columns = curves.read(file)
+    result.steps = max(columns["global_step"])
+    take(result, columns, {"seconds"} if is_timed else wanted.metrics)
     seconds = result.curves.get("seconds")
     if is_timed and seconds is not None and len(seconds) > 1:
         steps = seconds.index[-1] - seconds.index[0]

@@ -9,7 +9,8 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from ledger.paper import ROOT, Entry, MakeTarget, Paper, UserError
+from ledger.paper import ROOT, Entry, MakeTarget, Paper
+from recipes import UserError
 
 # verl v0.4.1 shuffles the training data with this seed (main_ppo.create_rl_sampler; by default 1). Nothing else can be
 # seeded: FSDPVLLMShardingManager sets the sampling's random state to 1000 + rank. rollout.seed must not be set: vLLM

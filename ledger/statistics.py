@@ -14,8 +14,7 @@ import pandas as pd
 from scipy import optimize, stats
 
 FEWEST = 3  # values that an interval of their mean is given for: of two it is 12.7 standard errors to each side
-RESAMPLES = 10_000
-FEWEST_RESAMPLES, MOST_NUMBERS, MOST_AT_ONCE = 200, 10**8, 2**22  # drawn in a bootstrap, of thousands of runs
+RESAMPLES, AT_ONCE = 10_000, 200  # of a bootstrap
 
 
 def half_width(values: Sequence[float]) -> float:
@@ -118,9 +117,7 @@ def bootstrap(tasks: Sequence[np.ndarray], statistic: Callable) -> tuple[np.ndar
     middle = statistic(*tasks)
     if min(task.shape[-1] for task in tasks) < 2:
         return middle, middle * math.nan, middle * math.nan
-    size = sum(task.size for task in tasks)
-    resamples = min(RESAMPLES, max(FEWEST_RESAMPLES, MOST_NUMBERS // size))
-    drawn = {"n_resamples": resamples, "batch": min(200, 1 + MOST_AT_ONCE // size), "rng": np.random.default_rng(0)}
+    drawn = {"n_resamples": RESAMPLES, "batch": AT_ONCE, "rng": np.random.default_rng(0)}
     resampled = stats.bootstrap(tasks, statistic, method="percentile", axis=-1, vectorized=True, **drawn)
     return middle, resampled.confidence_interval.low, resampled.confidence_interval.high
 

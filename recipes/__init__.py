@@ -5,3 +5,7 @@
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
+
+
+class UserError(Exception):
+    """What a user is told instead of a traceback: what is wrong, where, and what to do."""

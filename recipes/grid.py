@@ -4,7 +4,7 @@
 
 What trains one run is a TrainingScript, in recipes/vision and recipes/control; LaunchOptions are what the user chose.
 This file has the order of the runs, their folders and locks, the checks before, and the signals. It leaves out what is
-trained, what a whole run is (run_json.py), and how processes end (processes.py).
+trained, what a whole run is (whole.py), and how processes end (processes.py).
 
 A run is a folder: .lock, which belongs to whoever trains it, command.txt, log.txt, run.json and what its script writes.
 The same command again recovers from everything, a kill -9 included: it skips finished runs, resumes those that have a
@@ -30,14 +30,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, TextIO
+from typing import Any, ClassVar
 
-from recipes import PROJECT, launch_options, run_json
-from recipes.launch_options import LaunchOptions, Refused
+from recipes import PROJECT, UserError, launch_options, run_json, whole
+from recipes.launch_options import LaunchOptions
 from recipes.processes import process_group
 
 LOCK, COMMAND, LOG = ".lock", "command.txt", "log.txt"
-OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK  # of these files
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SECONDS_TO_END = 60  # torchrun takes up to 30 to end its workers
 
@@ -118,11 +117,11 @@ class TrainingScript(abc.ABC):
 
     def is_finished(self, run: Run) -> bool:
         """Whether run.json says that the run is finished, and all of it is there."""
-        return says_finished(run) and not self.why_not_whole(run)
+        return says_finished(run) and not self.incomplete_because(run)
 
-    def why_not_whole(self, run: Run) -> str:
+    def incomplete_because(self, run: Run) -> str:
         """Why the folder of a run that has come to its end does not hold all of it; "" if it does."""
-        return run_json.why_not_whole(run.folder)
+        return whole.incomplete_because(run.folder)
 
     def record(self, run: Run) -> dict[str, Any] | None:
         """The run.json of a run that starts now, where the script writes none; None where it does."""
@@ -161,7 +160,7 @@ def train(script: TrainingScript, run: Run, stop: threading.Event | None = None,
         Why it did not finish, or an empty string.
     """
     run.folder.mkdir(parents=True, exist_ok=True)
-    with own_file(run, LOCK) as lock:
+    with open(run.folder / LOCK, "a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -173,7 +172,7 @@ def train(script: TrainingScript, run: Run, stop: threading.Event | None = None,
             if not script.is_finished(run):
                 lines = (run.folder / LOG).read_text(errors="replace").splitlines()[-12:]
                 tail = "".join(f"\n    {line[-200:]}" for line in lines)
-                lacks = f" and {script.why_not_whole(run)}" if code == 0 else ""
+                lacks = f" and {script.incomplete_because(run)}" if code == 0 else ""
                 if lacks and script.checkpoint(run):
                     lacks += f".\n  To train it from its start, move {run.folder} away"
                 return f"ended with exit code {code}{lacks}.\n  The end of {run.folder / LOG}:{tail}"
@@ -192,15 +191,9 @@ def says_finished(run: Run) -> bool:
     return run_json.read(run.folder).get("finished") is True
 
 
-def own_file(run: Run, name: str) -> TextIO:
-    """Open one of the launcher's files to append to, but not through a link, and without waiting at a FIFO."""
-    return open(run.folder / name, "a", opener=lambda file, flags: os.open(file, flags | OPEN_FLAGS, 0o666))
-
-
 def run_script(script: TrainingScript, run: Run, lock: int, stop: threading.Event | None, devices: str | None) -> int:
     """Write command.txt and run.json, run the script until it ends or is stopped, and return its exit code."""
     new = run.folder / f"{COMMAND}.new"
-    new.unlink(missing_ok=True)  # nothing is written through a link
     new.write_text(shlex.join(run.command) + "\n")
     new.replace(run.folder / COMMAND)
     if record := script.record(run):
@@ -208,7 +201,7 @@ def run_script(script: TrainingScript, run: Run, lock: int, stop: threading.Even
     visible = {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}
     # The script inherits the lock: if this process is killed alone, training goes on, and nobody else begins it.
     with (
-        own_file(run, LOG) as log,
+        open(run.folder / LOG, "a") as log,
         process_group(
             script.argv(run),
             {**os.environ, **script.variables(run), **visible},
@@ -312,7 +305,7 @@ def ray_trainer(script: TrainingScript, stop: threading.Event, runs: int) -> tup
     ray.init(address, runtime_env={"env_vars": {"PYTHONPATH": path}}, log_to_driver=False, logging_level="ERROR")
     interrupt_on_signals()  # ray.init installs a handler of its own
     if ray.cluster_resources().get("GPU", 0) < script.gpus:
-        raise Refused(f"Ray at {address} has no {script.gpus:g} GPUs. No run was started.")
+        raise UserError(f"Ray at {address} has no {script.gpus:g} GPUs. No run was started.")
     task = ray.remote(num_gpus=script.gpus, num_cpus=0 if script.gpus else 1, max_retries=0)(train)
 
     def train_one(run: Run) -> str:
@@ -355,7 +348,7 @@ def submit(batch_script: str, file: Path) -> None:
     file.write_text(batch_script)
     kept = {name: value for name, value in os.environ.items() if name != "SBATCH_ARRAY_INX"}
     if subprocess.run(["sbatch", "--export=ALL", str(file)], env=kept).returncode != 0:
-        raise Refused(f"sbatch refused {file}")
+        raise UserError(f"sbatch refused {file}")
 
 
 # --------------------------------------------------------------------------------------------------------- the launcher
@@ -365,36 +358,30 @@ def outcome(function: Callable[..., str | None], *arguments: Any) -> str:
     """Call the function and return what it returns, or, as anything may be in a run's folder, its error as a text."""
     try:
         return function(*arguments) or ""
+    except UserError as error:
+        return str(error)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
 
 def sort_out(script: TrainingScript, runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     """The runs whose folders can be used, and a line on each of the others."""
-    reasons = {run: outcome(unusable, script, run) for run in runs}
+    reasons = {run: outcome(read_folder, script, run) for run in runs}
     lines = [
         f"{run.name} is left alone: {reason}. Repair {run.folder}, or move it away: then the run starts anew."
         for run, reason in reasons.items()
         if reason
     ]
-    # Names of files may have line breaks, which DRY_RUN's output would give to a shell.
-    lines = ["".join(letter if letter.isprintable() else " " for letter in line) for line in lines]
     return [run for run in runs if not reasons[run]], lines
 
 
-def unusable(script: TrainingScript, run: Run) -> str:
-    """Why neither this launcher nor a script should read the run's folder; "" if they can."""
+def read_folder(script: TrainingScript, run: Run) -> None:
+    """Read what the launch will need of the run's folder. What cannot be read raises an error, which is the reason."""
     if run.folder.is_symlink():
-        return f"{run.folder} is a link, and what is in the folder behind it may not be a run's"
-    if not os.path.lexists(run.folder):
-        return ""
-    for path in run.folder.iterdir():
-        if path.is_symlink() and path.name in (LOCK, COMMAND, LOG):
-            return f"{path} is a link, and the launcher writes there"
-        if path.exists() and not path.is_file() and not path.is_dir():
-            return f"{path} is neither a file nor a folder"
-    script.checkpoint(run), folder_problems(script, run)  # what they raise is the reason
-    return ""
+        raise UserError(f"{run.folder} is a link, and what is in the folder behind it may not be a run's")
+    if run.folder.exists():
+        list(run.folder.iterdir())
+        folder_problems(script, run)
 
 
 def problems(script: TrainingScript, runs: Sequence[Run]) -> list[str]:
@@ -447,7 +434,7 @@ def print_commands(script: TrainingScript, runs: Sequence[Run]) -> None:
     usable, lines = sort_out(script, runs)
     finished = sum(map(script.is_finished, usable))
     print(f"{len(runs)} runs, {finished} of them finished:", file=sys.stderr)
-    for line in (*lines, *broken_promises(script, usable)):
+    for line in (*lines, *finished_but_incomplete(script, usable)):
         print(f"# {line}")
     for run in usable:
         if script.is_finished(run):
@@ -459,11 +446,11 @@ def print_commands(script: TrainingScript, runs: Sequence[Run]) -> None:
         print(f"{begin} && {variables} {shlex.join(script.argv(run))}")
 
 
-def broken_promises(script: TrainingScript, runs: Sequence[Run]) -> list[str]:
+def finished_but_incomplete(script: TrainingScript, runs: Sequence[Run]) -> list[str]:
     """A line on each run that run.json calls finished, and that is not whole."""
     return [
-        f"{run.name} says that it is finished, but {script.why_not_whole(run)}. It starts over; its files move into "
-        "interrupted-<n>/ of its folder."
+        f"{run.name} says that it is finished, but {script.incomplete_because(run)}. It starts over; its files move "
+        "into interrupted-<n>/ of its folder."
         for run in runs
         if says_finished(run) and not script.is_finished(run)
     ]
@@ -476,33 +463,56 @@ def for_shell(value: str) -> str:
 
 
 def launch(script: TrainingScript) -> None:
-    """Print, check, submit or train the script's runs, as its options say. Raises Refused where that cannot be."""
+    """Print, check, submit or train the script's runs, as its options say. Raises UserError where that cannot be."""
+    runs = chosen_runs(script)
+    if script.options.dry_run:
+        print(slurm_script(script), end="") if script.options.slurm else print_commands(script, runs)
+        return
+    in_python_that_trains(script.python)
+    if finish(script, runs):
+        folder = shlex.quote(str(runs[0].folder.parent))
+        print(f"All are finished. A table of them: python -m recipes.results {folder}")
+
+
+def chosen_runs(script: TrainingScript) -> Sequence[Run]:
+    """The runs of the grid, or the one of RUN_INDEX, with flags that the user may add."""
     options = script.options
     # argparse takes the beginning of a flag for the flag.
     own_flags = flag_names(script.own_flags)
     if taken := [name for name in flag_names(script.added) if any(flag.startswith(name) for flag in own_flags)]:
-        raise Refused(f"ARGS: {', '.join(taken)} cannot be set here: the experiment and the variables do.")
+        raise UserError(f"ARGS: {', '.join(taken)} cannot be set here: the experiment and the variables do.")
+
     if not script.runs:
-        raise Refused(f"AGENT={' '.join(options.agents or ())}: {script.name} has no such run.")
+        raise UserError(f"AGENT={' '.join(options.agents or ())}: {script.name} has no such run.")
     index = options.run_index
     if index is not None and (index >= len(script.runs) or options.slurm):
-        raise Refused(f"RUN_INDEX={index}: one of runs 0 to {len(script.runs) - 1} expected, and no SLURM=1.")
-    runs = script.runs if index is None else [script.runs[index]]
-    if options.dry_run:
-        print(slurm_script(script), end="") if options.slurm else print_commands(script, runs)
-        return
-    in_python_that_trains(script.python)
+        raise UserError(f"RUN_INDEX={index}: one of runs 0 to {len(script.runs) - 1} expected, and no SLURM=1.")
+    return script.runs if index is None else [script.runs[index]]
+
+
+def finish(script: TrainingScript, runs: Sequence[Run]) -> bool:
+    """Check the runs, and train or submit those that are not finished.
+
+    Returns:
+        Whether all are finished; False also where the options ask for the check alone.
+
+    Raises:
+        UserError: something is missing, so that nothing was started, or runs were not finished.
+    """
+    options = script.options
     usable, failed = sort_out(script, runs)
     if lacks := list(dict.fromkeys(problems(script, usable))):
-        raise Refused("This cannot start; nothing was changed:\n" + "\n".join(f"  - {problem}" for problem in lacks))
+        raise UserError("This cannot start; nothing was changed:\n" + "\n".join(f"  - {problem}" for problem in lacks))
     left = [run for run in usable if not script.is_finished(run)]
-    for line in (*failed, *broken_promises(script, left)):
+    for line in (*failed, *finished_but_incomplete(script, left)):
         print(line, flush=True)
+
     if options.check_only:
         print(f"Nothing is missing; {len(left)} of {len(runs)} runs would start.")
         if failed:
-            raise Refused(f"Runs whose folders cannot be used: {len(failed)}, which are named above.")
-        return
+            raise UserError(f"Runs whose folders cannot be used: {len(failed)}, which are named above.")
+        return False
+
     for run in usable:
         if run not in left and (reason := outcome(script.complete_record, run)):
             failed.append(f"{run.name} is finished, but its {run_json.FILE} cannot be completed: {reason}")
@@ -512,21 +522,20 @@ def launch(script: TrainingScript) -> None:
         submit(slurm_script(script), runs[0].folder.parent / f"{script.name}.sbatch")
     else:
         print(f"{len(left)} of {len(runs)} runs to train, in {runs[0].folder.parent}; each writes {LOG}", flush=True)
-        by_ray = bool(options.ray_address) and index is None
+        by_ray = bool(options.ray_address) and options.run_index is None
         failed += train_all(script, left, by_ray) if left else []
+
     if failed:
         again = "The same command again skips finished runs, and resumes or starts over these."
-        raise Refused(f"\nRuns that are not finished: {len(failed)}\n" + "\n".join(failed) + f"\n{again}")
-    if left and options.slurm:
-        return
-    print("All are finished. A table of them: python -m recipes.results " + shlex.quote(str(runs[0].folder.parent)))
+        raise UserError(f"\nRuns that are not finished: {len(failed)}\n" + "\n".join(failed) + f"\n{again}")
+    return not (left and options.slurm)
 
 
 def in_python_that_trains(python: str) -> None:
     """Go on in that Python: checks see what it lacks, versions are its own, and Ray's tasks have its packages."""
     program = shutil.which(python)
     if program is None:
-        raise Refused(f"environment: there is no Python at {python}. Set PYTHON to the one that trains.")
+        raise UserError(f"environment: there is no Python at {python}. Set PYTHON to the one that trains.")
     if os.path.abspath(program) != os.path.abspath(sys.executable):
         # Without PYTHON, which may be a script that starts a Python elsewhere, as pyenv's are.
         os.execve(program, [program, *sys.orig_argv[1:]], {**os.environ, "PYTHON": ""})
@@ -561,7 +570,7 @@ def main(launcher: str, doc: str, experiments: Collection[str], start: Callable[
     except KeyboardInterrupt:
         print("\nstopped; nothing is left running. The same command goes on.", file=sys.stderr)
         return 130
-    except (Refused, OSError) as error:
+    except (UserError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -4,7 +4,7 @@
 
 make passes them on. Each is a field of LaunchOptions, which `from_environment` alone fills. `--help` of the launchers
 and the tables of docs/control/recipes.md and docs/vision/recipes.md (`python -m tools.declared`) are printed from
-these fields. Variables that other programs define, such as CUDA_VISIBLE_DEVICES, are none of them.
+these fields. Variables that other programs define, such as CUDA_VISIBLE_DEVICES, are not options.
 """
 
 import dataclasses
@@ -17,15 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from recipes import PROJECT
+from recipes import PROJECT, UserError
 
 CONTROL, VISION, RIVALS, RESULTS = "recipes.control", "recipes.vision", "rivals.launch", "recipes.results"
 GRIDS = (CONTROL, VISION)
 LAUNCHERS = (*GRIDS, RIVALS)
-
-
-class Refused(Exception):
-    """Ends the launch with its message."""
 
 
 class Value(NamedTuple):
@@ -194,14 +190,14 @@ class LaunchOptions:
 
     @classmethod
     def from_environment(cls, launcher: str) -> "LaunchOptions":
-        """The options of one of LAUNCHERS. Raises Refused for a value that its variable cannot have."""
+        """The options of one of LAUNCHERS. Raises UserError for a value that its variable cannot have."""
         values = {}
         for name, each in _options(cls, launcher):
             text = os.environ.get(each.variable, "")
             try:
                 value = each.value.read(text) if text else None
             except ValueError as error:
-                raise Refused(f"{each.variable}={text}: {error} expected.") from None
+                raise UserError(f"{each.variable}={text}: {error} expected.") from None
             if value is not None:
                 values[name] = value
         return cls(**values)

@@ -47,7 +47,7 @@ split() {
 find_python() {
     local environment=$ENVIRONMENTS/$1 lacks=
     python=${PYTHON:-$(absolute "$environment")/bin/python}
-    if [[ -z "$PYTHON" && "$1" == *-gpu ]] && lacks=$(python3 requirements/check_gpu_environment.py "${1%-gpu}"); then
+    if [[ -z "$PYTHON" && "$1" == *-gpu ]] && lacks=$(python3 recipes/llm/check_gpu_environment.py "${1%-gpu}"); then
         python=$(command -v python3)
     elif [[ -z "$PYTHON" ]] && ! is_on "$DRY_RUN" && ! is_on "$CHECK_ONLY"; then
         [[ -z "$lacks" || -f "$environment/installed" ]] || echo "$lacks"

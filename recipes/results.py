@@ -11,7 +11,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from recipes import PROJECT, curves, launch_options, run_json
+from recipes import PROJECT, curves, launch_options, run_json, whole
 from recipes.launch_options import LaunchOptions
 
 CHECKOUTS = LaunchOptions.from_environment(launch_options.RESULTS).checkouts
@@ -39,7 +39,7 @@ def lines(output: Path) -> list[str]:
     for file in sorted([*output.glob(f"*/{run_json.FILE}"), *output.glob(f"*/*/{run_json.FILE}")]):
         run, record = file.parent, run_json.read(file.parent)
         name = f"{run.relative_to(output)}"
-        reason = run_json.why_not_whole(run)
+        reason = whole.incomplete_because(run)
         if not reason:
             groups.setdefault(name.rpartition("-seed")[0], []).append(ends(run))
         elif not run.name.startswith(run_json.SET_ASIDE):

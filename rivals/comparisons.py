@@ -8,9 +8,9 @@ from statistics import mean
 import pandas as pd
 from scipy import stats
 
+from recipes.pages import table
 from rivals import equal, records
 from rivals.rule import KEY
-from tools.pages import table
 
 
 def spread(values: pd.Series, digits: int) -> str:

@@ -11,9 +11,9 @@ import pandas as pd
 from scipy import stats
 
 from era.language import KEPT_WITHIN
+from recipes.pages import table
 from rivals import equal, llm, trl
 from rivals.comparisons import Curves, curves_by_key, curves_of, holm, joined, stopped_at, stopped_table
-from tools.pages import table
 
 Arm = tuple[str, str]  # method and setting
 COUNT = 60  # comparisons in each host: five rivals and three measures on each of its four tasks and bounds

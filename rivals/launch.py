@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from recipes import PROJECT, grid, launch_options
+from recipes import PROJECT, UserError, grid, launch_options
 from rivals import llm, records, trl, vision
 from rivals.rule import FRESH_SEEDS, TUNING_SEEDS, choose
 
@@ -79,6 +79,7 @@ class Stages(grid.TrainingScript):
     """The runs of one stage, in this Python and on this machine's cores."""
 
     launcher = launch_options.RIVALS
+    root, file = PROJECT, "rivals/launch.py"
 
     def __init__(self, domain: str):
         super().__init__(domain)
@@ -90,8 +91,8 @@ class Stages(grid.TrainingScript):
     def variables(self, run: grid.Run) -> dict[str, str]:
         return {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1", "CHECKOUTS": str(self.checkouts)}
 
-    def why_not_whole(self, run: grid.Run) -> str:
-        return records.why_not_whole(run.folder)
+    def incomplete_because(self, run: grid.Run) -> str:
+        return records.incomplete_because(run.folder)
 
     def checkpoint(self, run: grid.Run) -> Path | None:
         """A checkpoint of one of trl's runs, which find the newest by themselves; the others have none."""
@@ -103,7 +104,7 @@ def chosen(domain: str, options: launch_options.LaunchOptions, output: Path) -> 
     arms = {f"{method}-{value}" for methods in METHODS[domain] for method in methods for value in methods[method]}
     tasks, seeds, wanted = options.only_tasks, options.only_seeds, options.only_arms
     if unknown := [arm for arm in wanted or () if arm not in arms]:
-        raise grid.Refused(f"ARMS: {domain} has no {' '.join(unknown)}. There are: {' '.join(sorted(arms))}")
+        raise UserError(f"ARMS: {domain} has no {' '.join(unknown)}. There are: {' '.join(sorted(arms))}")
 
     def is_chosen(words: list[str]) -> bool:
         given = dict(zip(words[1::2], words[2::2]))
@@ -122,7 +123,7 @@ def chosen(domain: str, options: launch_options.LaunchOptions, output: Path) -> 
         try:
             stage = next(stages, None)
         except (ValueError, LookupError) as error:
-            raise grid.Refused(
+            raise UserError(
                 f"The rule lacks runs that were not chosen: {error} Without ARMS they come first."
             ) from None
         if stage is None:
@@ -133,31 +134,21 @@ def chosen(domain: str, options: launch_options.LaunchOptions, output: Path) -> 
 def start(domain: str, added: list[str]) -> None:
     script = Stages(domain)
     if added:
-        raise grid.Refused(f"{' '.join(added)}: the protocol has no further flags.")
+        raise UserError(f"{' '.join(added)}: the protocol has no further flags.")
     if domain.startswith("llm") and not (script.checkouts / "verl/verl/utils/era/language.py").is_file():
-        raise grid.Refused(f"{script.checkouts}/verl is not verl with the overlay. Run: python3 apply.py apply verl")
-    found = 0
+        raise UserError(f"{script.checkouts}/verl is not verl with the overlay. Run: python3 apply.py apply verl")
+    arms = 0
     for stage in chosen(domain, script.options, script.output):
-        found += sum("warm-up" not in words for words in stage.values())
+        arms += sum("warm-up" not in words for words in stage.values())
         script.runs = [grid.Run(script.output / name, "", "", 0, tuple(words)) for name, words in stage.items()]
-        usable, failed = grid.sort_out(script, script.runs)
-        left = [run for run in usable if not script.is_finished(run)]
-        if (left or failed) and script.options.dry_run:
+        if script.runs and script.options.dry_run and not all(map(script.is_finished, script.runs)):
             grid.print_commands(script, script.runs)
             print("note: the runs of a next stage need these.", file=sys.stderr)
             return
-        for line in (*failed, *grid.broken_promises(script, left)):
-            print(line, flush=True)
-        if left and script.options.check_only:
-            print(f"Nothing is missing; {len(left)} of the {len(script.runs)} runs of the next stage would start.")
+        if script.runs and not script.options.dry_run and not grid.finish(script, script.runs):
             return
-        if left:
-            print(f"{len(left)} of {len(stage)} runs to train, in {script.output}; each writes {grid.LOG}", flush=True)
-            failed += grid.train_all(script, left, by_ray=False)
-        if failed:
-            raise grid.Refused("\n".join(["\nRuns that the next ones need are not finished:", *failed]))
-    if not found:
-        raise grid.Refused(f"TASKS, SEED and ARMS choose no run of {domain}; DRY_RUN=1 without them prints all.")
+    if not arms:
+        raise UserError(f"TASKS, SEED and ARMS choose no run of {domain}; DRY_RUN=1 without them prints all.")
     print(f"All runs of {domain} are finished, in {script.output}.")
 
 

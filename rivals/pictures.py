@@ -10,8 +10,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from demo.runner import colors
 from ledger.statistics import mean_curve
+from recipes import colors
 from recipes.curves import at_end
 from rivals import llm, records, trl, vision
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS
@@ -26,7 +26,7 @@ matplotlib.rcParams.update(
         "savefig.dpi": 110,
     }
 )
-# The colours are of demo/runner/colors.py. ERA and GRPO stand out in black and white too.
+# The colours are of recipes/colors.py. ERA and GRPO stand out in black and white too.
 STYLES = {
     "grpo": {"linestyle": (0, (4, 3)), "zorder": 3},
     "era": {"linewidth": 2.5, "marker": "o"},

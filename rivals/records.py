@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from demo.runner.training import csv_rows
 from demo.trl.settings import STEPS_FILE, VALIDATION_FILE
-from recipes import PROJECT, run_json
+from recipes import PROJECT, run_json, whole
 from rivals import llm, vision
 from rivals.rule import KEY
 
@@ -50,7 +51,7 @@ def _training(steps: pd.DataFrame, curves: list[str]) -> tuple[pd.DataFrame, pd.
     """What a run's training was like: at its end, and means of these columns over WINDOW steps."""
     for column in ("reward", "response_entropy"):
         if len(lacking := steps.global_step[steps[column].isna()]):
-            raise ValueError(f"step {lacking.iloc[0]} has no {column}")
+            raise ValueError(f"step {lacking.iloc[0]:.0f} has no {column}")
     last = steps.tail(LAST)
     ends = {
         "reward": last.reward.mean(),
@@ -65,12 +66,12 @@ def _training(steps: pd.DataFrame, curves: list[str]) -> tuple[pd.DataFrame, pd.
 
 
 def _llm(folder: Path) -> dict[str, pd.DataFrame]:
-    ends, curves = _training(pd.read_csv(folder / llm.CURVES), CURVES)
+    ends, curves = _training(csv_rows(folder / llm.CURVES), CURVES)
     return {"llm/runs": ends, "llm/samples": pd.read_csv(folder / llm.SAMPLES), "llm/curves": curves}
 
 
 def _trl(folder: Path) -> dict[str, pd.DataFrame]:
-    steps = pd.read_csv(folder / STEPS_FILE).rename(columns={"step": "global_step", "step_seconds": "seconds"})
+    steps = csv_rows(folder / STEPS_FILE).rename(columns={"step": "global_step", "step_seconds": "seconds"})
     ends, curves = _training(steps, TRL_CURVES)
     if "updates_below_low" in steps:  # which ERA no longer counts
         ends["updates_below_low"] = steps.updates_below_low.iloc[-1]
@@ -94,11 +95,11 @@ def about(run: dict) -> dict:
     }
 
 
-def why_not_whole(folder: Path) -> str:
+def incomplete_because(folder: Path) -> str:
     """Why the folder of a finished run does not hold all that the run measured; "" if it does."""
     run = run_json.read(folder)
     host, is_vision = run.get("host"), run.get("host") == "rivals-vision"
-    reason = "" if is_vision else run_json.why_not_whole(folder)  # vision's has no curve
+    reason = "" if is_vision else whole.incomplete_because(folder)  # vision's has no curve
     if reason or host not in HOSTS:
         return reason
     try:
@@ -119,7 +120,7 @@ def gather(output: Path) -> dict[str, pd.DataFrame]:
         run = run_json.read(folder)
         if not run.get("finished") or run.get("host") not in HOSTS:
             continue
-        if reason := why_not_whole(folder):
+        if reason := incomplete_because(folder):
             print(f"note: {folder} is left out: {reason}.", file=sys.stderr)
             continue
         for name, table in HOSTS[run["host"]](folder).items():

@@ -10,7 +10,9 @@ KEY = ["task", "method", "setting", "seed"]  # of a run
 TUNING_SEEDS, FRESH_SEEDS = (1, 2), (11, 12, 13, 14, 15)
 
 
-def of(table: pd.DataFrame | pd.Series, names: Sequence[str], seeds: Sequence[int]) -> pd.DataFrame | pd.Series:
+def rows_of_seeds(
+    table: pd.DataFrame | pd.Series, names: Sequence[str], seeds: Sequence[int]
+) -> pd.DataFrame | pd.Series:
     """The rows of these seeds, by seed. names: the other levels of the index. Raises ValueError if a run is missing."""
     wanted = [(*names, seed) for seed in seeds]
     missing = [run for run in wanted if run not in table.index]
@@ -28,6 +30,15 @@ def choose(scores: pd.Series, settings: Mapping[str, Sequence[str]]) -> dict[str
     """
 
     def mean(method: str, setting: str) -> float:
-        return of(scores, (method, setting), TUNING_SEEDS).mean()
+        return rows_of_seeds(scores, (method, setting), TUNING_SEEDS).mean()
 
     return {method: max(values, key=lambda value: mean(method, value)) for method, values in settings.items()}
+
+
+def chosen_and_fresh(
+    numbers: pd.DataFrame, scores: pd.Series, settings: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, str], dict[str, pd.DataFrame]]:
+    """The setting of each method that the rule chooses, and the numbers of its fresh runs."""
+    chosen = choose(scores, settings)
+    fresh = {method: rows_of_seeds(numbers, (method, setting), FRESH_SEEDS) for method, setting in chosen.items()}
+    return chosen, fresh

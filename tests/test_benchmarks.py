@@ -10,20 +10,13 @@ import sys
 import pandas as pd
 import pytest
 import torch
-from helpers import FASTTD3, TIMM
 
 from tools.bench import measure
 
-# Module and arguments, its upstream, and the smallest sizes.
+# Its upstream, and the smallest sizes.
 BENCHES = {
     "logprobs": ("verl", "v0.4.1", "--vocabulary=300 --tokens=16 --dtypes=float32"),
     "actor": ("verl", "v0.4.1", "--vocabulary=300 --tokens=128 --width=32 --layers=1"),
-    "vision": ("timm", TIMM, "--modes eager --sizes 8x12 --batch=2 --classes=12 --models test_resnet"),
-    "control fasttd3": (
-        "fasttd3",
-        FASTTD3,
-        "--arms FastSAC-ERA --env_name=Gym-Reacher-v5 --num_envs=2 --batch_size=9",
-    ),
 }
 
 

@@ -98,9 +98,9 @@ def test_failed_training_shows_its_log_and_ends_the_others(code, tmp_path):
 
 
 def test_half_written_line_is_left_for_later(tmp_path):
-    file = tmp_path / "rows.csv"
+    file = tmp_path / "epochs.csv"
     assert csv_rows(file).empty
-    file.write_text('"top-1, %"\n0.5\n0.')
+    file.write_text('epoch,"top-1, %"\n1,0.5\n2,0.')
     assert csv_rows(file)["top-1, %"].tolist() == [0.5]
 
 

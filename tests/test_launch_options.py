@@ -10,7 +10,7 @@ import pytest
 
 from recipes import grid, launch_options
 from recipes.control import SCRIPTS
-from recipes.launch_options import CONTROL, RIVALS, VISION, LaunchOptions, Refused
+from recipes.launch_options import CONTROL, RIVALS, VISION, LaunchOptions, UserError
 from recipes.vision.timm import Timm
 
 
@@ -64,7 +64,7 @@ def test_values_are_read_as_the_user_wrote_them(monkeypatch, tmp_path):
 )
 def test_a_value_that_a_variable_cannot_have_is_named(monkeypatch, launcher, variable, text, expected):
     monkeypatch.setenv(variable, text)
-    with pytest.raises(Refused, match=re.escape(f"{variable}={text}: {expected}.")):
+    with pytest.raises(UserError, match=re.escape(f"{variable}={text}: {expected}.")):
         LaunchOptions.from_environment(launcher)
 
 
@@ -88,5 +88,5 @@ def test_what_an_experiment_cannot_have_is_named(monkeypatch, command, variables
     for name, text in (variables | {"DRY_RUN": "1"}).items():
         monkeypatch.setenv(name, text)
     experiment, *added = command.split()
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(UserError, match=said):
         grid.launch(SCRIPTS.get(experiment, Timm)(experiment, added))

@@ -32,7 +32,7 @@ def locked(text, project_root):
 @pytest.fixture
 def check(project_root, monkeypatch):
     """check(framework, installed): the problems of an environment with these versions."""
-    module = runpy.run_path(str(project_root / "requirements/check_gpu_environment.py"))
+    module = runpy.run_path(str(project_root / "recipes/llm/check_gpu_environment.py"))
 
     def problems(framework, installed):
         def version(name):
@@ -92,7 +92,7 @@ def test_lock_has_hashes_and_a_cpus_torch_is_apart(text, environment):
 
 @pytest.mark.parametrize("framework", GPU)
 def test_command_needs_no_package_and_names_the_framework(project_root, framework):
-    command = [sys.executable, "-S", "-I", project_root / "requirements/check_gpu_environment.py", framework]
+    command = [sys.executable, "-S", "-I", project_root / "recipes/llm/check_gpu_environment.py", framework]
     result = subprocess.run(command, capture_output=True, text=True)
     name = framework.partition("-")[0]
     assert result.returncode == 1 and f"is not what {name} " in result.stdout.lower() and "no torch" in result.stdout

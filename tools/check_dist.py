@@ -2,7 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """What a release holds, checked: python -m tools.check_dist FOLDER, which has one wheel and one source package.
 
-It prints a line for each file that is missing or too much and each field that is wrong, and then exits with 1. With
+It prints a line for each file that is missing or unexpected and each field that is wrong, and then exits with 1. With
 --final it also refuses a version whose date CHANGELOG.md leaves open.
 """
 
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--final", action="store_true", help="also ask for the date of the version")
     arguments = parser.parse_args()
     found = problems(arguments.folder) + version_problems(arguments.final)
-    print("\n".join(found) or f"{NAME}: as it should be")
+    print("\n".join(found) or f"{NAME}: OK")
     sys.exit(bool(found))
 
 

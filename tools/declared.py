@@ -13,7 +13,7 @@ from demo import copied
 from era.language_config import ACTOR, VERL_0_4_1, Refusal
 from era.refusals import TRL, VERL_0_9
 from recipes import PROJECT, launch_options
-from tools.pages import filled, table
+from recipes.pages import filled, table
 
 
 def refusals_list(refusals: Mapping[str, Refusal]) -> str:

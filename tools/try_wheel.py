@@ -44,7 +44,8 @@ for name in modules:
         assert "site-packages" in file, f"imported from {file}"
     except Exception as error:
         traceback.print_exc()
-        sys.exit(print(f"{name}: {type(error).__name__}: {error}".splitlines()[0]) or 1)
+        print(f"{name}: {type(error).__name__}: {error}".splitlines()[0])
+        sys.exit(1)
 print(version(package))
 """
 
@@ -82,7 +83,8 @@ def main() -> None:
         cells = []
         for python in arguments.pythons:
             cell, works = attempt(arguments.wheel, extra, python)
-            problems += works == ((extra, python) in UNAVAILABLE)
+            if works == ((extra, python) in UNAVAILABLE):  # otherwise than expected
+                problems += 1
             cells.append(cell)
         print(f"| {extra or '(none)'} | {EXTRAS[extra][0]} | {' | '.join(cells)} |", flush=True)
     sys.exit(min(problems, 1))

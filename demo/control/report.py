@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas
 
 from demo.control.settings import CURVES_FILE, DIMENSIONS, ERA, FLAGS, LEARNED, NAMES, TARGET_ENTROPY, TASK, Settings
-from demo.runner import colors, tables
+from demo.runner import tables
+from recipes import colors
 
 ROUNDING = 1e-4  # of an entropy summed in fp32 and written with six digits, nats
 LAST = 3  # evaluations, whose mean is the return at the end

@@ -32,11 +32,11 @@ def warm_up(settings: Settings, checkout: Path, out: Path, fresh: bool = False) 
     folder = out / f"warmup-{settings.task}-seed{settings.seed}"
     host = "transformers"
 
-    def why_not_whole() -> str:
+    def incomplete_because() -> str:
         model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
         return "" if model.config.vocab_size == len(tokenizer) else "has another tokenizer's model"
 
-    if is_reused(folder, "warm-up", host, fresh, why_not_whole):
+    if is_reused(folder, "warm-up", host, fresh, incomplete_because):
         return folder
     record = begin(host, settings.task, "warm-up", settings.seed, warmup.MAX_UPDATES, checkout)
     accuracy = warmup.write_model(empty(folder), chain.TASKS[settings.task], settings.seed)

@@ -2,15 +2,14 @@
 # Copyright 2026 The ERA overlays authors
 """Tables of a run, one row per step and one per validation, from the metrics and dumps that verl writes."""
 
-import json
 from pathlib import Path
 
 import pandas
 
 from demo.llm import chain, config
-from demo.runner.training import written
+from recipes.curves import VERL as METRICS_FILE
+from recipes.curves import read
 
-METRICS_FILE = "metrics.jsonl"
 # column: verl's metric
 METRICS = {
     "reward": "critic/score/mean",
@@ -27,12 +26,9 @@ METRICS = {
 
 def metrics(run: Path) -> pandas.DataFrame:
     """A row for each step that verl has logged so far; its null is NaN. The first validation has no row."""
-    lines = [json.loads(line) for line in written(run / METRICS_FILE).splitlines()]
-    logged = pandas.DataFrame(
-        [{"step": line["step"], **line["data"]} for line in lines], columns=["step", *METRICS.values()]
-    )
-    steps = logged.dropna(subset=METRICS["reward"], ignore_index=True)
-    return steps.rename(columns={name: column for column, name in METRICS.items()})
+    logged = read(run / METRICS_FILE) if (run / METRICS_FILE).exists() else {}
+    steps = pandas.DataFrame({column: logged.get(name, {}) for column, name in METRICS.items()}, dtype=float)
+    return steps.rename_axis("step").sort_index().reset_index().dropna(subset="reward", ignore_index=True)
 
 
 def by_prompt(dump: Path, size: int, task: str) -> pandas.DataFrame:
@@ -69,7 +65,7 @@ def validations(run: Path, task: str) -> pandas.DataFrame:
     return pandas.DataFrame(rows)
 
 
-def why_not_whole(run: Path, steps: int) -> str:
+def incomplete_because(run: Path, steps: int) -> str:
     """What a finished run lacks of verl's dumps, whose lines are the answers; "" if nothing."""
     validations = list((run / "validation").glob("*.jsonl"))
     wanted = {run / "rollouts" / f"{step}.jsonl": config.PROMPTS * config.ANSWERS for step in range(1, steps + 1)}
@@ -77,7 +73,7 @@ def why_not_whole(run: Path, steps: int) -> str:
     if not validations:
         return "has no validation"
     for dump, answers in wanted.items():
-        count = written(dump).count("\n")
+        count = dump.read_text().count("\n") if dump.exists() else 0
         if count != answers:
             return f"has {count} of {answers} answers in {dump.relative_to(run)}"
     return ""

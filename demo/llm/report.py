@@ -7,8 +7,9 @@ from pathlib import Path
 import pandas
 
 from demo.llm import chain, config, curves
-from demo.runner import colors, tables
+from demo.runner import tables
 from demo.runner.training import run_json
+from recipes import colors
 
 LAST = 10  # steps that a "last" value is averaged over
 # Dashes on top of a wider line: where the curves coincide both are seen.

@@ -41,7 +41,7 @@ def train_arm(
             length=settings.steps,
             show=lambda rows: "step {:.0f}: reward {:.2f}, entropy {:.2f}".format(*rows[SHOWN].iloc[-1]),
             record=runner.begin(f"verl {settings.verl}", settings.task, arm, settings.seed, settings.steps, checkout),
-            why_not_whole=lambda: curves.why_not_whole(run, settings.steps),
+            incomplete_because=lambda: curves.incomplete_because(run, settings.steps),
         )
         runner.train([training], fresh)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import matplotlib
 import pandas
 
+from demo.runner.training import csv_rows
+
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
 
@@ -16,7 +18,7 @@ PAGE = "docs/demos.md"
 
 def read(runs: Iterable, out: Path, file: str) -> pandas.DataFrame:
     """The rows of that file of all runs, each with its run's name and seed."""
-    tables = (pandas.read_csv(out / run.folder / file).assign(name=run.name, seed=run.seed) for run in runs)
+    tables = (csv_rows(out / run.folder / file).assign(name=run.name, seed=run.seed) for run in runs)
     return pandas.concat(tables, ignore_index=True)
 
 

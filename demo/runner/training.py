@@ -3,7 +3,6 @@
 """Training runs in child processes, side by side."""
 
 import contextlib
-import io
 import os
 import shutil
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 import pandas
 from tqdm import tqdm
 
-from recipes import PROJECT, run_json
+from recipes import PROJECT, curves, run_json, whole
 from recipes.processes import process_group
 
 LOG_FILE = "log.txt"
@@ -35,7 +34,7 @@ class Training:
     show: what the progress says, from these rows.
     record: for its run.json, see `begin`.
     resumes: whether the process goes on from what an interrupted one left in the folder, which is then not emptied.
-    why_not_whole: what a finished run lacks, beside rows.
+    incomplete_because: what a finished run lacks, beside rows.
     """
 
     label: str
@@ -47,7 +46,7 @@ class Training:
     show: Callable[[pandas.DataFrame], str]
     record: dict
     resumes: bool = False
-    why_not_whole: Callable[[], str] = str
+    incomplete_because: Callable[[], str] = str
 
 
 def begin(host: str, task: str, agent: str, seed: int, total_steps: int | None, *checkout: Path) -> dict:
@@ -62,13 +61,13 @@ def environment(*path: Path, **variables: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": search, "OMP_NUM_THREADS": "1", **variables}
 
 
-def is_reused(folder: Path, label: str, host: str, fresh: bool, why_not_whole: Callable[[], str]) -> bool:
+def is_reused(folder: Path, label: str, host: str, fresh: bool, incomplete_because: Callable[[], str]) -> bool:
     """Whether the folder has a finished run of the host that is whole, which is then reused; prints a line on it."""
     record = run_json.read(folder)
     if fresh or not record.get("finished") or record.get("host") != host:
         return False
     try:
-        reason = why_not_whole()
+        reason = incomplete_because()
     except Exception as error:  # of whatever is in the folder
         reason = f"cannot be read ({type(error).__name__}: {error})"
     if reason:
@@ -92,7 +91,7 @@ def train(trainings: list[Training], fresh: bool = False) -> None:
 
     def reused(run: Training) -> bool:
         def reason() -> str:
-            return run_json.why_not_whole(run.folder) or run.why_not_whole()
+            return whole.incomplete_because(run.folder) or run.incomplete_because()
 
         return is_reused(run.folder, run.label, run.record["host"], fresh, reason)
 
@@ -138,12 +137,6 @@ def _follow(training: Training, position: int, fresh: bool) -> Iterator[bool]:
     tqdm.write(f"{training.label}: {seconds:.0f} s, {training.show(rows)}")
 
 
-def written(file: Path) -> str:
-    """The complete lines of a file that another process is writing; "" before it is there."""
-    return run_json.complete_lines(file.read_text()) if file.exists() else ""
-
-
 def csv_rows(file: Path) -> pandas.DataFrame:
-    """The complete rows of a CSV file that another process is writing."""
-    text = written(file)
-    return pandas.read_csv(io.StringIO(text)) if text else pandas.DataFrame()
+    """The rows of a file of curves that another process may still be writing; empty before it is there."""
+    return pandas.DataFrame(curves.read(file) if file.exists() else {}, dtype=float).reset_index(drop=True)

@@ -36,7 +36,7 @@ def prepare(settings: Settings, label: str, folder: Path, length: int, show, *wo
         show=show,
         record=begin("trl", settings.task_name, label, settings.seed, length),
         resumes=resumes,
-        why_not_whole=lambda: no_validation(folder / VALIDATION_FILE) if resumes else no_weights(folder),
+        incomplete_because=lambda: no_validation(folder / VALIDATION_FILE) if resumes else no_weights(folder),
     )
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pandas
 
-from demo.runner import colors, tables
+from demo.runner import tables
+from demo.runner.training import csv_rows
 from demo.trl.settings import ANSWERS, ARMS, BOUNDS, STEPS_FILE, VALIDATED, VALIDATION_FILE, Settings
+from recipes import colors
 
 # The measures on the screen, with their decimals.
 SHOWN = {"reward": 2, "pass@8": 2, "distinct right of 8": 2, "H_resp": 2, "scaled by ERA": 2, "s a step": 1}
@@ -33,7 +35,7 @@ def measures(steps: pandas.DataFrame, validation: dict[str, float]) -> dict[str,
 
 def end(settings: Settings, folder: Path) -> None:
     """The end of the demo: its table, picture and runs.csv."""
-    steps = {name: pandas.read_csv(folder / arm / STEPS_FILE) for arm, name in ARMS.items()}
+    steps = {name: csv_rows(folder / arm / STEPS_FILE) for arm, name in ARMS.items()}
     validations = {name: json.loads((folder / arm / VALIDATION_FILE).read_text()) for arm, name in ARMS.items()}
     runs = pandas.DataFrame(
         {"name": name, "seed": settings.seed, **measures(steps[name], validations[name])} for name in steps

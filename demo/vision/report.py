@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pandas
 
-from demo.runner import colors, tables
+from demo.runner import tables
 from demo.vision.settings import BASELINE, EPOCHS_FILE, MODEL, OFF, ON, Settings
+from recipes import colors
 
 ROUNDING = 1e-6  # of an entropy that comes from fp32 logits, nats
 SMALLEST = "smallest entropy, nats"

@@ -10,8 +10,8 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
-from demo.runner.colors import BASELINE, BOUND, ERA  # noqa: E402
 from era.discrete import EntropyRegularizingActivation  # noqa: E402
+from recipes.colors import BASELINE, BOUND, ERA  # noqa: E402
 
 CLASSES, MIN_ENTROPY = 10, 0.6
 

@@ -2,14 +2,17 @@
 # Copyright 2026 The ERA overlays authors
 """The paper's experiments with FastTD3 and FastSAC-ERA."""
 
+import math
 import re
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from recipes import run_json
+from recipes import run_json, whole
 from recipes.control.script import CURVES, Agent, ControlScript, Grid, code_of
 from recipes.grid import LOG, Run
+from recipes.run_json import setting
 
 # tab. continuous_envs2
 TASKS = tuple(
@@ -33,7 +36,8 @@ DISTRIBUTIONS = (era(), era("-learned", LEARNED), era("-tanh", *TANH), era("-tan
 class FastTD3(ControlScript):
     """FastTD3's train.py, whose interrupted runs start over: a checkpoint has neither replay buffer nor optimizers."""
 
-    upstream, file = "fasttd3", "fast_td3/train.py"
+    host = upstream = "fasttd3"
+    file = "fast_td3/train.py"
     packages = ("torch", "tensordict", "tyro", "wandb", "tqdm", "gymnasium", "mujoco", "stable_baselines3")
     default_gpus = 1
     cpus = 16  # for 128 environment processes: what each of 8 GPUs has on a node with 128 CPUs
@@ -58,6 +62,16 @@ class FastTD3(ControlScript):
         if last and "no" in last[0]:
             self.gpus = 0
 
+    @staticmethod
+    def rows(record: dict[str, Any], total: int, column: str = "") -> whole.Rows:
+        """One for every 100 steps, once it trains and measures its speed; some of them have an evaluation."""
+        first = setting(record, "learning_starts", 10) + max(1, setting(record, "measure_burnin", 3))
+        steps = range(math.ceil(first / 100) * 100, total, 100)
+        if not column.startswith("eval_"):
+            return whole.Rows(steps)
+        every = setting(record, "eval_interval", 5000)
+        return whole.Rows(step for step in steps if every and step % every == 0)
+
     def default_output(self) -> Path:
         return self.root / "output/era"
 
@@ -81,10 +95,10 @@ class FastTD3(ControlScript):
     def is_finished(self, run: Run) -> bool:
         """Whether the final model, which train.py writes last, and the whole curve are there."""
         models = filter(Path.is_file, run.folder.glob("models/*_final.pt"))
-        return any(map(zipfile.is_zipfile, models)) and not self.why_not_whole(run)
+        return any(map(zipfile.is_zipfile, models)) and not self.incomplete_because(run)
 
-    def why_not_whole(self, run: Run) -> str:
-        return run_json.why_not_whole(run.folder, run_json.read(run.folder).get("total_steps") or self.steps(run))
+    def incomplete_because(self, run: Run) -> str:
+        return whole.incomplete_because(run.folder, run_json.read(run.folder).get("total_steps") or self.steps(run))
 
     def steps(self, run: Run) -> int | None:
         """How many steps the run was asked for, from its log: train.py prints its settings at its start."""
@@ -95,7 +109,7 @@ class FastTD3(ControlScript):
     def record(self, run: Run) -> dict:
         packages = ("torch", "tensordict", "torchrl", "gymnasium", "mujoco", "numpy", "ray")
         return run_json.begin(
-            "fasttd3", run.task, run.seed, None, packages, command=list(run.command), **self.about(run)
+            self.host, run.task, run.seed, None, packages, command=list(run.command), **self.about(run)
         )
 
     def complete_record(self, run: Run) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from recipes import PROJECT, curves, launch_options, run_json
+from recipes import PROJECT, UserError, curves, launch_options, run_json
 from recipes.grid import Run, TrainingScript
-from recipes.launch_options import Refused
+from recipes.whole import Rows
 
 CURVES = "train.csv"
 
@@ -40,6 +40,7 @@ class ControlScript(TrainingScript):
     """A script that writes train.csv into the folder that it is started in; run.json too, unless `record` does."""
 
     launcher = launch_options.CONTROL
+    host: ClassVar[str]  # in run.json
     experiments: ClassVar[dict[str, tuple[Grid, ...]]]
     apart: ClassVar[tuple[str, ...]] = ()  # experiments whose runs are shorter: in a folder of their own
     default_gpus: ClassVar[float] = 0
@@ -57,6 +58,16 @@ class ControlScript(TrainingScript):
     def flags(self, task: str, agent: Agent, seed: int) -> tuple[str, ...]:
         """The flags of the script that choose this task, agent and seed."""
 
+    @staticmethod
+    @abc.abstractmethod
+    def rows(record: dict[str, Any], total: int, column: str = "") -> Rows:
+        """The rows of train.csv that a whole run writes, or those with a value in the column.
+
+        Args:
+            record: the run's run.json, which has its settings or the command that has them.
+            total: the steps that were asked for.
+        """
+
     def default_output(self) -> Path:
         """The folder of the runs where OUTPUT is not set."""
         return PROJECT / "results/control"
@@ -66,9 +77,9 @@ class ControlScript(TrainingScript):
         grids, tasks, agents = self.experiments[self.name], self.options.tasks or (), self.options.agents or ()
         known = [agent.name for grid in grids for agent in grid.agents]
         if unknown := [agent for agent in agents if agent not in known]:
-            raise Refused(f"AGENT: {self.name} has no {unknown[0]}. There are: {', '.join(dict.fromkeys(known))}.")
+            raise UserError(f"AGENT: {self.name} has no {unknown[0]}. There are: {', '.join(dict.fromkeys(known))}.")
         if paths := [task for task in tasks if Path(task).name != task]:
-            raise Refused(f"TASKS: {paths[0]} is not the name of a task, which names the folder of a run.")
+            raise UserError(f"TASKS: {paths[0]} is not the name of a task, which names the folder of a run.")
         runs, of_experiment = {}, {task for grid in grids for task in grid.tasks}
         for grid in grids:
             # A task that the experiment does not have is trained with all its agents.

@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from recipes import run_json
+from recipes import whole
 from recipes.llm import grading, preflight
 from recipes.llm import release as authors
 from recipes.llm.data import MATH_AFTER, SETS, TRAIN_AFTER, TRAIN_BEFORE
@@ -345,7 +345,7 @@ def read_summary(out: Path, model: Path) -> dict:
             raise SystemExit(f"error: {out} is of the {key} {summary.get(key)}, not {new[key]}. Give another --out.")
     for name, scores in benchmarks.items():
         try:
-            run_json.check_benchmark(name, scores)
+            whole.check_benchmark(name, scores)
         except (ValueError, TypeError, AttributeError) as fault:
             print(f"note: {out}: {fault}: this benchmark counts as not finished.", file=sys.stderr)
             del summary["benchmarks"][name]

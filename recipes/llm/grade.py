@@ -13,7 +13,7 @@ import argparse
 import json
 from pathlib import Path
 
-from recipes import run_json
+from recipes import whole
 from recipes.llm import release as authors
 from recipes.llm.data import SETS
 from recipes.llm.evaluate import (
@@ -38,7 +38,7 @@ def read_texts(folder: Path) -> tuple[dict, dict[str, list[dict]]]:
         if not isinstance(model, str) or not model:
             raise ValueError("it names no model")
         for name, scores in benchmarks.items():
-            run_json.check_benchmark(name, scores)
+            whole.check_benchmark(name, scores)
         names = [name for name in benchmarks if SETS.get(name, {}).get("pin", {}).get("make") == "math"]
         return summary, {
             name: read_samples(folder / f"{name}.samples.jsonl", benchmarks[name]["protocol"]) for name in names

@@ -9,7 +9,8 @@ are the run's. It checks for what verl would silently train with, or would stop 
 and for what most first runs lack; verl reports the rest itself when it starts. Exit code 0: nothing is missing.
 3: the run has reached its last step. 1: something is missing.
 
-Where verl cannot be imported, packages, GPUs, model and data are checked all the same, by the standard library alone.
+Where verl cannot be imported, packages, GPUs, and whether model and data are there, are checked by the standard library
+alone.
 Beside this file, preflight_settings.py and preflight_names.py look at the configuration, preflight_model.py,
 preflight_data.py and preflight_checkpoint.py at folders and files.
 """
@@ -18,13 +19,13 @@ import argparse
 import contextlib
 import io
 import os
-import re
 import sys
 from collections.abc import Callable, Collection, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
+from . import check_gpu_environment
 from .preflight_checkpoint import TRACKER as TRACKER  # "as": model.py, evaluate.py and others have it from here
 from .preflight_checkpoint import checkpoint_problems, reached_step
 from .preflight_data import VARIABLES, data_problems, missing_file
@@ -34,10 +35,9 @@ from .preflight_model import positions as positions
 from .preflight_settings import IS_PATCHED_CHECKOUT, longest_sequence, setting_problems, uses_critic
 
 if IS_PATCHED_CHECKOUT:
-    from recipe.era import check_gpu_environment, run_json
+    from recipe.era import run_json
 else:
     from recipes import run_json
-    from requirements import check_gpu_environment
 
 FINISHED = 3  # the exit code
 
@@ -163,30 +163,17 @@ def gpu_problems(nodes: int, wanted: int) -> Iterator[str]:
         )
 
 
-def problems_without_verl(framework: str, config_dir: str, overrides: list[str]) -> Iterator[str]:
-    """What can be said where verl's configuration cannot be composed, by the standard library alone."""
-    text = (Path(config_dir) / "era_math.yaml").read_text()
-
-    def value(key: str) -> str:
-        values = [word.partition("=")[2] for word in overrides if word.lstrip("+").startswith(f"{key}=")]
-        if values:
-            return unquoted(values[-1])
-        return re.search(rf"^ +{key.rpartition('.')[2]}: (\S+)", text, re.MULTILINE)[1]
-
+def problems_without_verl(framework: str) -> Iterator[str]:
+    """What can be said where verl's configuration cannot be composed: by the variables that launch.sh gives."""
     yield from environment_problems(framework)
-    yield from gpu_problems(int(value("trainer.nnodes")), int(value("trainer.n_gpus_per_node")))
-    longest = int(value("data.max_prompt_length")) + int(value("data.max_response_length"))
-    yield from model_problems(Path(value("actor_rollout_ref.model.path")), longest)
-    for key in VARIABLES:
-        if not value(f"data.{key}").startswith("["):  # a list is left to hydra
-            yield from missing_file(key, Path(value(f"data.{key}")))
-
-
-def unquoted(word: str) -> str:
-    """A value without hydra's quotes and backslashes, which launch.sh has written."""
-    if not word.startswith("'"):
-        return word
-    return re.sub(r"(\\+)('|$)", lambda match: match[1][: len(match[1]) // 2] + match[2], word[1:-1])
+    given = [os.environ.get(name) for name in ("NNODES", "GPUS_PER_NODE", "MODEL_PATH", *VARIABLES.values())]
+    if None in given:  # not started by launch.sh
+        return
+    nodes, gpus, model, *files = given
+    yield from gpu_problems(int(nodes), int(gpus))
+    yield from model_problems(Path(model), longest=0)
+    for key, file in zip(VARIABLES, files):
+        yield from missing_file(key, Path(file))
 
 
 def write_record(config, overrides: list[str], entry: str, added: int) -> None:
@@ -237,13 +224,13 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if args.without_checkout:
             lacks.append(f"checkout: no {args.without_checkout}. Run `make apply`, then this check again.")
-            lacks.extend(problems_without_verl("verl", args.config_dir, args.overrides))
+            lacks.extend(problems_without_verl("verl"))
         elif IS_PATCHED_CHECKOUT and not find_spec("recipe.dapo"):
             lacks.append(
                 f"checkout: {Path.cwd()} was made from verl's source package, which lacks recipe/dapo, the trainer of "
                 "the paper's runs. Move it away and run: python3 apply.py apply verl --source git"
             )
-            lacks.extend(problems_without_verl("verl", args.config_dir, args.overrides))
+            lacks.extend(problems_without_verl("verl"))
         else:
             config = checked_config(args.config_dir, args.overrides, lacks)
         if config is not None and (step := reached_step(config)) is not None:
@@ -269,7 +256,7 @@ def checked_config(config_dir: str, overrides: list[str], lacks: list[str]):
 
         check = verl_check()
     except ImportError as error:
-        lacks.extend(problems_without_verl("verl" if IS_PATCHED_CHECKOUT else "verl-0.9", config_dir, overrides))
+        lacks.extend(problems_without_verl("verl" if IS_PATCHED_CHECKOUT else "verl-0.9"))
         if not any(problem.startswith("packages: ") for problem in lacks):
             lacks.append(f"packages: {sys.executable}: {error}. Set PYTHON to that of the environment that trains.")
         return None

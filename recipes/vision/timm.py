@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes import curves, launch_options, run_json
+from recipes import UserError, curves, launch_options, run_json, whole
 from recipes.grid import Run, TrainingScript
-from recipes.launch_options import LaunchOptions, Refused
+from recipes.launch_options import LaunchOptions
 from recipes.vision.experiments import (
     CIFAR10_FLAGS,
     DATA_DIRS,
@@ -43,7 +43,7 @@ def flags_of(words: Sequence[str]) -> argparse.Namespace:
     try:
         return parser.parse_known_args(words)[0]
     except argparse.ArgumentError as error:
-        raise Refused(f"ARGS: {error}.") from None
+        raise UserError(f"ARGS: {error}.") from None
 
 
 class Timm(TrainingScript):
@@ -84,7 +84,7 @@ class Timm(TrainingScript):
                 _, _, agent = name.partition("-")
                 schedule = flags_of(command[2:]).epochs
                 if self.options.epochs and epochs > schedule:
-                    raise Refused(
+                    raise UserError(
                         f"EPOCHS={epochs}: the schedule has {schedule}. ARGS='--epochs {epochs}' is a longer one."
                     )
                 steps = epochs and min(epochs, schedule)
@@ -96,7 +96,7 @@ class Timm(TrainingScript):
         """Whether the runs are with augmentation, and the printed command with GPUS and DATA_DIR."""
         aug, chosen = self.experiment.aug, self.options.augmentation
         if aug is not None and chosen is not None:
-            raise Refused(f"AUG={chosen}: the paper says whether {self.name} is with augmentation.")
+            raise UserError(f"AUG={chosen}: the paper says whether {self.name} is with augmentation.")
         if aug is None:
             aug = bool(chosen)
         words = WITH_AUG if aug else WITHOUT_AUG
@@ -112,7 +112,7 @@ class Timm(TrainingScript):
             return list(variants)
         if not any(variant.is_era for variant in variants):
             h0 = " ".join(f"{value:g}" for value in min_entropies)
-            raise Refused(f"H0={h0}: {self.name} trains without ERA. Use {self.name}-era.")
+            raise UserError(f"H0={h0}: {self.name} trains without ERA. Use {self.name}-era.")
         return [*(variant for variant in variants if not variant.is_era), *map(era, min_entropies)]
 
     def start_folder(self, run: Run) -> Path:
@@ -152,11 +152,11 @@ class Timm(TrainingScript):
         return self.experiment.stop_after if self.name == TIME else flags_of(run.command[2:]).epochs
 
     def is_finished(self, run: Run) -> bool:
-        return not self.why_not_whole(run)
+        return not self.incomplete_because(run)
 
-    def why_not_whole(self, run: Run) -> str:
+    def incomplete_because(self, run: Run) -> str:
         """What the folder lacks of the epochs of this launch, which may be fewer than the run's; "" if nothing."""
-        return run_json.why_not_whole(run.folder, run.steps or self.epochs(run))
+        return whole.incomplete_because(run.folder, run.steps or self.epochs(run))
 
     def record(self, run: Run) -> dict[str, Any]:
         as_paper = run_json.is_as_paper(self.added, self.harmless) and self.processes == PAPER_GPUS and not self.classes
@@ -168,7 +168,7 @@ class Timm(TrainingScript):
     def complete_record(self, run: Run) -> None:
         record = run_json.read(run.folder)
         steps = record.get("total_steps")
-        if steps and not record.get("finished") and not run_json.why_not_whole(run.folder, steps):
+        if steps and not record.get("finished") and not whole.incomplete_because(run.folder, steps):
             run_json.finish(run.folder, record)
 
     def last_result(self, run: Run) -> str:
@@ -195,7 +195,7 @@ class Timm(TrainingScript):
 
 
 def folder_of_images_problems(data: Path, wanted: int | None) -> list[str]:
-    """The faults of a folder of images that timm would silently train with: a sentence, or none.
+    """What is wrong with a folder of images, which timm would silently train with: a sentence, or none.
 
     Args:
         wanted: the number of classes; None: any.

@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from recipes import grid, run_json
+from recipes import grid, run_json, whole
 from recipes.control import SCRIPTS
 from recipes.control.sac import SAC
 
@@ -176,7 +176,7 @@ def test_fasttd3_run_is_finished_with_its_model_and_whole_curve(monkeypatch, tmp
         assert launch.is_finished(run) == finished
     (run.folder / "train.csv").write_text(rows)
     launch.complete_record(run)
-    assert run_json.why_not_whole(run.folder) == "" and run_json.read(run.folder)["total_steps"] == 400
+    assert whole.incomplete_because(run.folder) == "" and run_json.read(run.folder)["total_steps"] == 400
 
 
 def test_a_checkpoint_of_ppo_that_was_cut_short_is_none(monkeypatch, tmp_path):

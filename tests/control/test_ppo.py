@@ -188,7 +188,7 @@ def test_a_folder_holds_one_run(patched_ppo, train, capsys):
     assert not ended.value.code and (folder / "train.csv").read_bytes() == before
     assert "finished" in capsys.readouterr().out
     (folder / "train.csv").write_bytes(before[: before.index(b"\n750,") + 1])
-    with pytest.raises(SystemExit, match="finished, but train.csv has 500 of 1000 steps. Move it away"):
+    with pytest.raises(SystemExit, match="finished, but train.csv lacks the row of step 750. Move it away"):
         train(patched_ppo, *flags)
 
 

@@ -12,7 +12,8 @@ import synthetic
 
 import reproduce
 from ledger import run
-from ledger.paper import ROOT, UserError
+from ledger.paper import ROOT
+from recipes import UserError
 
 
 def call(capsys, *words):

@@ -56,12 +56,12 @@ def test_half_of_a_finished_runs_answers_is_not_reused(tmp_path):
 
     per_step, of_validation = config.PROMPTS * config.ANSWERS, 16 * config.VALIDATION_ANSWERS
     dump("rollouts/1.jsonl", per_step)
-    assert curves.why_not_whole(tmp_path, 1) == "has no validation"
+    assert curves.incomplete_because(tmp_path, 1) == "has no validation"
     dump("validation/0.jsonl", of_validation)
-    assert curves.why_not_whole(tmp_path, 1) == ""
-    assert curves.why_not_whole(tmp_path, 2) == f"has 0 of {per_step} answers in rollouts/2.jsonl"
+    assert curves.incomplete_because(tmp_path, 1) == ""
+    assert curves.incomplete_because(tmp_path, 2) == f"has 0 of {per_step} answers in rollouts/2.jsonl"
     dump("validation/0.jsonl", 96)
-    assert curves.why_not_whole(tmp_path, 1) == f"has 96 of {of_validation} answers in validation/0.jsonl"
+    assert curves.incomplete_because(tmp_path, 1) == f"has 96 of {of_validation} answers in validation/0.jsonl"
 
 
 @pytest.mark.parametrize("text", ["a b", "it's", r"a\b", r"a\\b", "end\\", r"\'", r"\\''", "x=${y},[1]{z:2}", "#$%"])

@@ -15,7 +15,7 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from demo.llm import config
-from recipes import grid, launch_options
+from recipes import UserError, launch_options
 from rivals import launch, llm, llm_run, llm_trainer, records
 
 
@@ -68,18 +68,18 @@ def test_a_finished_run_counts_with_all_that_it_measured(tmp_path, capsys):
     words = next(iter(launch.llm_runs("chain", {"era": ["0.3"]}, [1]).values()))
     folder = tmp_path / "run"
     finish(folder, words)
-    assert records.why_not_whole(folder) == "" and len(records.gather(tmp_path)) == 3
+    assert records.incomplete_because(folder) == "" and len(records.gather(tmp_path)) == 3
     written = pd.read_csv(folder / llm.CURVES)
     written.assign(reward=written.reward.mask(written.global_step == 7)).to_csv(folder / llm.CURVES, index=False)
-    assert records.why_not_whole(folder) == "cannot be read (ValueError: step 7 has no reward)"
+    assert records.incomplete_because(folder) == "cannot be read (ValueError: step 7 has no reward)"
     written.to_csv(folder / llm.CURVES, index=False)
     for name, said in ((llm.SAMPLES, "has 6 of 13 rows of llm/samples"), (llm.CURVES, "train.csv has 6 of 12 steps")):
         lines = (folder / name).read_text().splitlines(keepends=True)
         (folder / name).write_text("".join(lines[:7]))
-        assert records.why_not_whole(folder) == said and records.gather(tmp_path) == {}
+        assert records.incomplete_because(folder) == said and records.gather(tmp_path) == {}
         assert f"note: {folder} is left out: {said}." in capsys.readouterr().err
     (folder / "run.json").write_text('{"finished": true, "host": "verl"}')
-    assert records.why_not_whole(folder).startswith("run.json does not say how many steps")
+    assert records.incomplete_because(folder).startswith("run.json does not say how many steps")
 
 
 @pytest.mark.slow
@@ -108,13 +108,13 @@ def test_a_stage_waits_for_all_runs_of_the_one_before(tmp_path, monkeypatch, cap
     stages = {"first": ["no_such_module"]}, {"second": ["no_such_module"]}
     monkeypatch.setitem(launch.STAGES, "vision", lambda output: iter(stages))
     monkeypatch.setenv("OUTPUT", str(tmp_path))
-    with pytest.raises(grid.Refused, match="No module named no_such_module"):
+    with pytest.raises(UserError, match="No module named no_such_module"):
         launch.start("vision", [])
     assert (tmp_path / "first/log.txt").exists() and not (tmp_path / "second").exists()
     for variable in ("CHECK_ONLY", "DRY_RUN"):
         monkeypatch.setenv(variable, "1")
         launch.start("vision", [])
-    assert "1 of the 1 runs of the next stage would start" in capsys.readouterr().out
+    assert "1 of 1 runs would start" in capsys.readouterr().out
     assert not (tmp_path / "first/interrupted-1").exists()
 
 
@@ -135,9 +135,9 @@ def test_runs_are_chosen_by_task_seed_and_arm(tmp_path, monkeypatch):
     assert [len(stage) for stage in chosen("trl")] == [17, 194]
     assert chosen("llm-hold", SEED="31", TASKS="chain", ARMS="era-negative-0") == [["chain-era-negative-0-seed31"]]
     assert chosen("trl", SEED="77") == [[], []]
-    with pytest.raises(grid.Refused, match="ARMS: trl has no era-hold-3. There are: adaptive-0.2 "):
+    with pytest.raises(UserError, match="ARMS: trl has no era-hold-3. There are: adaptive-0.2 "):
         chosen("trl", ARMS="era-hold-3")
-    with pytest.raises(grid.Refused, match="The rule lacks runs that were not chosen"):
+    with pytest.raises(UserError, match="The rule lacks runs that were not chosen"):
         chosen("llm", SEED="1", ARMS="grpo-1")
 
 

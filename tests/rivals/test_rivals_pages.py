@@ -10,10 +10,25 @@ import pytest
 from scipy import stats
 
 from ledger.statistics import detectable
+from recipes import pages
 from recipes.curves import at_end, over_all
-from rivals import comparisons, control, equal, hold, llm, pictures, records, report, trl, vision
+from rivals import (
+    comparisons,
+    control,
+    control_page,
+    equal,
+    hold,
+    llm,
+    llm_page,
+    pictures,
+    records,
+    report,
+    trl,
+    trl_page,
+    vision,
+    vision_page,
+)
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose
-from tools import pages
 
 
 def test_the_pages_have_the_tables_of_the_records():
@@ -102,8 +117,8 @@ def test_tables_and_pictures_of_the_llm_page(tmp_path, monkeypatch):
         runs[KEY].merge(pd.DataFrame({"step": [5, 10, 15]}), how="cross").assign(**dict.fromkeys(records.CURVES, 0.5))
     )
     monkeypatch.setattr(records, "read", {"llm/runs": runs, "llm/samples": samples, "llm/curves": curves}.get)
-    numbers = report.llm_numbers()
-    tables = report.llm_tables(numbers)
+    numbers = llm_page.recorded_runs()
+    tables = llm_page.tables(numbers)
     assert "| chain; GRPO at 0.25, 5 seeds | 15, 15, 15, 15, 15 | +0.00 |" in tables["stopped"]
     same = "0.70 (0.70 to 0.70) | 0.96 (0.96 to 0.96)"
     assert f"| ERA | 0.45 | {same} | 12.0 (12.0 to 12.0) | - |" in tables["results chain"]
@@ -114,7 +129,7 @@ def test_tables_and_pictures_of_the_llm_page(tmp_path, monkeypatch):
     assert "| 0.66 | 0.60, 0.60, 0.60, 0.60, 0.60, 0.60, 0.60: reached |" in tables["setpoints"]
     assert "| 0.99 | 0.60, 0.60, 0.60, 0.60, 0.60, 0.60, 0.60: not kept |" in tables["setpoints"]
     assert "| 0.33 | 0.60, 0.60, 0.60, 0.60, 0.60, 0.60, 0.60: kept |" in tables["setpoints"]
-    parts = {name: (part.task, part.chosen) for name, part in report.llm_results(numbers).items() if part.tuned}
+    parts = {name: (part.task, part.chosen) for name, part in llm_page.results_of_parts(numbers).items() if part.tuned}
     assert list(parts) == ["chain", "chain, off-policy", "chain-goal"]
     pictures.frontiers(samples, parts, tmp_path / "frontiers.png")
     pictures.settings(numbers, tmp_path / "settings.png")
@@ -145,7 +160,7 @@ def test_tables_and_picture_of_what_holds_the_bound(tmp_path, monkeypatch):
             ]
     tables = {"trl/runs": pd.DataFrame(runs), "trl/samples": pd.DataFrame(samples), "trl/curves": pd.DataFrame(curves)}
     monkeypatch.setattr(records, "read", tables.get)
-    found = report.bound_tables(report.trl_numbers())
+    found = trl_page.bound_tables(trl_page.recorded_runs())
     assert found["results pairs"].splitlines()[2:] == [
         "| GRPO | 0.99, 0.98, 0.99 | 1.1, 1.2, 1.1 | 0.10, 0.20, 0.10 | 0 of 3 | - | - | - |",
         "| ERA, k = 4 | 0.93, 0.89 | 1.7, 2.1 | 0.70, 1.10 | 1 of 2 | 1.00, 1.00 | 7, 7 | - |",
@@ -156,7 +171,7 @@ def test_tables_and_picture_of_what_holds_the_bound(tmp_path, monkeypatch):
     assert found["comparisons pairs"] == "No pair of arms has finished."
     both = [(("era-k", "8"), ("era-k", "4")), (("era-k", "8"), ("grpo", "0"))]
     compared = [("pairs", *arms) for arms in both]
-    text = report.trl_comparisons(report.trl_numbers(), compared, {"distinct_right": 1}, 2)
+    text = trl_page.comparisons(trl_page.recorded_runs(), compared, {"distinct_right": 1}, 2)
     assert text.endswith("Holm's correction over the 2 waits for the runs that are missing.")
     lines = text.splitlines()[2:]
     low, high = stats.ttest_rel([1.1, 1.3], [0.7, 1.1]).confidence_interval()
@@ -258,7 +273,7 @@ def test_tables_of_what_holding_is_worth(tmp_path, monkeypatch):
     def tables():
         files = {"trl/runs": pd.DataFrame(runs), "trl/samples": pd.DataFrame(samples), "trl/curves": pd.concat(curves)}
         monkeypatch.setattr(records, "read", files.get)
-        numbers = report.trl_numbers()
+        numbers = trl_page.recorded_runs()
         return hold.host_tables(numbers, hold.TRL, hold.held_in_trl(numbers), "holm")
 
     held, kept_low = [2.0, 1.2, 1.15, 1.15, 1.15, 1.15], [2.0, 1.2, 0.9, 0.9, 0.9, 1.15]
@@ -362,7 +377,7 @@ def test_setting_of_an_arm_has_the_smallest_held_out_nll():
             return {"1.5": (0.3, 0.3), "3": (0.1, 0.6), "1": (math.nan, 0.0)}.get(setting, (0.4, 0.4))[seed - 1]
         return 0.2 if setting == best.get(arm) else 0.5
 
-    chosen, _ = report.vision_runs(vision.measures(vision_rows(nll)))
+    chosen, _ = vision_page.chosen_runs(vision.measures(vision_rows(nll)))
     assert chosen == {arm: best.get(arm, vision.METHODS[method][0]) for arm, method in vision.ARMS.items()}
 
 
@@ -374,7 +389,7 @@ def test_tables_and_picture_of_the_vision_page(tmp_path):
         return value + (shifts.get(seed, 0) if arm == "era, off" else 0.2 if arm.startswith("focal") else 0)
 
     numbers = vision.measures(vision_rows(nll))
-    tables = report.vision_tables(numbers)
+    tables = vision_page.tables(numbers)
     low, high = stats.ttest_1samp(list(shifts.values()), 0).confidence_interval()
     difference = f"**+0.044 ({low:+.3f} to {high:+.3f})**"
     line = f"| ERA, off | 0 | 1.00 | 99.46 | 5.44 | 0.544 | {difference} | 0.394 | {difference} |"
@@ -382,8 +397,8 @@ def test_tables_and_picture_of_the_vision_page(tmp_path):
     assert "| baseline, scaled | 0.0025 | 1.00 | 99.50 | 5.00 | 0.500 | - | 0.350 | - |" in tables["results"]
     assert tables["results"].count("**+0.200 (+0.200 to +0.200)**") == 4
     assert "| focal, plain | **-0.200 (-0.200 to -0.200)** | **-0.200 (-0.200 to -0.200)** |" in tables["best"]
-    _, fresh = report.vision_runs(numbers)
-    pictures.arms(fresh, list(fresh), report.REFERENCE, tmp_path / "picture.png")
+    _, fresh = vision_page.chosen_runs(numbers)
+    pictures.arms(fresh, list(fresh), vision_page.REFERENCE, tmp_path / "picture.png")
     collapsed = vision_rows(lambda arm, setting, seed, images: math.nan if images == "Snow-1" else 0.5)
     assert np.isnan(vision.measures(collapsed)["nll", vision.SHIFTED]).all()  # not the mean over the other sets
 
@@ -422,12 +437,12 @@ def test_arms_of_ppo(record):
     record("ppo", 3, -78.0, "Ant-v4")
     difference, seen = welch_text(returns["ppo_era"], returns["ppo"]), f"{detectable(*returns.values()):,.0f}"
     assert difference.startswith("+3,800 (-"), "two seeds of PPO do not suffice"
-    assert report.tasks_table(at_end).splitlines()[2:] == [
+    assert control_page.tasks_table(at_end).splitlines()[2:] == [
         f"| HalfCheetah-v4 | 2 and 3 | 1,500 (1,500) | 5,300 (5,300) | {difference} | {seen} |",
     ]
     mean_over = welch_text(*([0.15 * end for end in returns[agent]] for agent in ("ppo_era", "ppo")))
-    assert f"| 225 (225) | 795 (795) | {mean_over} |" in report.tasks_table(over_all)
-    assert report.ppo_table("sigma", {"ppo": "PPO", "ppo_era": "ERA"}).splitlines()[2:] == [
+    assert f"| 225 (225) | 795 (795) | {mean_over} |" in control_page.tasks_table(over_all)
+    assert control_page.ppo_table("sigma", {"ppo": "PPO", "ppo_era": "ERA"}).splitlines()[2:] == [
         f"| PPO | 1,000, 2,000 | 1,500 | 225 | - | {difference} | {seen} | -1.80 (-3.00 to -0.60) | 25 (25 to 25) |",
         f"| ERA | 5,000, 5,600, 5,300 | 5,300 | 795 | {difference} | - | - | -2.30 (-3.30 to -0.60) | 25 (25 to 25) |",
     ]
@@ -440,11 +455,11 @@ def test_what_is_said_of_the_tasks(record):
             record("ppo_era", seed, era + 10 * seed, task)
             record("ppo", seed, ppo - 10 * seed, task)
     said = "PPO-ERA is above PPO on HalfCheetah and Hopper, and below PPO on Ant."
-    assert report.figure_text() == f"At the end {said} Over the whole training {said}"
+    assert control_page.figure_text() == f"At the end {said} Over the whole training {said}"
     for seed in (4, 5, 6):
         record("ppo", seed, 999, "Hopper-v4")
     said = "is above PPO on HalfCheetah, below PPO on Ant, and not told apart from it on Hopper."
-    assert report.figure_text().count(said) == 2
+    assert control_page.figure_text().count(said) == 2
 
 
 def test_table_and_curves_of_eapo(record, tmp_path):
@@ -454,11 +469,11 @@ def test_table_and_curves_of_eapo(record, tmp_path):
     record("eapo_3m", 1, 4000.0)
     arms = {"ppo": "PPO", "eapo_3m": "EAPO"}
     assert (
-        report.ppo_table("", arms, "eapo_3m", seeds=(1, 2))
+        control_page.ppo_table("", arms, "eapo_3m", seeds=(1, 2))
         .splitlines()[2]
         .startswith("| PPO | 1,000, 1,000 | 1,000 | 150 | - | +3,000 | - | -0.45 (-0.60 to -0.30) |")
     )
-    curves = {agent: report.evaluations("control-ppo", agent, (1, 2)) for agent in arms}
+    curves = {agent: control_page.evaluations("control-ppo", agent, (1, 2)) for agent in arms}
     assert pictures.windows(curves["eapo_3m"][0], 10).to_dict() == {10: 0, 20: pytest.approx(0.3 * 4000)}
     pictures.returns({"EAPO": (curves, arms)}, 10, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size
@@ -473,7 +488,7 @@ def test_table_of_obac(record):
             record(agent, seed, end, group="obac")
     texts = {agent: welch_text(ends["obac_era"], ends[agent]) for agent in ends}
     seen = {agent: f"{detectable(ends['obac_era'], ends[agent]):,.0f}" for agent in ends}
-    lines = report.obac_table().splitlines()[2:]
+    lines = control_page.obac_table().splitlines()[2:]
     assert len(lines) == 5
     minus_sac = welch_text(ends["obac"], ends["sac"])
     assert lines[:2] == [
@@ -484,7 +499,11 @@ def test_table_of_obac(record):
 
 def test_figure_is_not_reproduced_and_a_small_sigma_does_most_of_it():
     """Where new seeds say otherwise, README and docs/control/ppo.md must too."""
-    told = {report.verdict(*pair) for measure in (at_end, over_all) for pair in report.of_tasks(measure).values()}
+    told = {
+        control_page.verdict(*pair)
+        for measure in (at_end, over_all)
+        for pair in control_page.seeds_by_task(measure).values()
+    }
     assert told != {"above"}
     ppo, era, learned = (control.returns("control-ppo", agent).mean() for agent in ("ppo", "ppo_era", "ppo_parameter"))
     assert learned - ppo > 0.5 * (era - ppo)

@@ -196,7 +196,7 @@ def test_a_run_is_finished_with_all_epochs_of_its_launch(monkeypatch, tmp_path):
     (run.folder / "summary.csv").write_text("".join(rows))
     assert whole.is_finished(run)
     (run.folder / "summary.csv").write_text(rows[0] + rows[-1])
-    assert not whole.is_finished(run) and "no row of step 1" in whole.why_not_whole(run)
+    assert not whole.is_finished(run) and "no row of step 1" in whole.incomplete_because(run)
     (run.folder / "summary.csv").write_text("".join(rows[:4]))
     monkeypatch.setenv("EPOCHS", "3")
     early = Timm("cifar10")

@@ -23,9 +23,9 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from recipes.pages import filled, table
 from tools.drift import probes
 from tools.drift.probes import FAILS, NOT_TRIED, STARTS, TRAINS
-from tools.pages import filled, table
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, WORK = ROOT / "docs/engine/drift.md", ROOT / "results/drift"

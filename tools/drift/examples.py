@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tools.pages import table
+from recipes.pages import table
 
 ACCEPTED = "accepted"
 ENTRY = "verl.trainer.main_ppo"  # whose place era.verl.main_ppo takes

@@ -90,7 +90,9 @@ class TrainingRun:
                 "to resume it, or name a file in another folder."
             )
         if before.get("finished") is True:
-            if reason := run_json.why_not_whole(self.folder):
+            try:
+                self.rows_until(args.max_train_steps)
+            except ValueError as reason:
                 sys.exit(
                     f"error: {self.folder} says that it holds this run, finished, but {reason}. "
                     "Move it away to train the run again."
@@ -129,8 +131,8 @@ class TrainingRun:
             self.save(total_steps)
         return total_steps
 
-    def keep_rows(self, total_steps: int) -> None:
-        """Drops the rows after this step, which will be written again, and what is no whole row."""
+    def rows_until(self, total_steps: int) -> list[str]:
+        """The lines of train.csv up to this step. Raises a ValueError if one is missing or cut."""
         path, rows = self.args.csv_path, {}
         if path.exists():
             for line in path.read_text(errors="replace").splitlines(keepends=True):
@@ -142,10 +144,14 @@ class TrainingRun:
         steps = range(every, total_steps + 1, every)
         if lost := [step for step in steps if step not in rows]:
             raise ValueError(f"{path.name} lacks the row of step {lost[0]}")
-        kept = [rows[step] for step in steps]
-        new = path.with_suffix(".new")
+        return [rows[step] for step in steps]
+
+    def keep_rows(self, total_steps: int) -> None:
+        """Drops the rows after this step, which will be written again, and rows that are cut."""
+        kept = self.rows_until(total_steps)
+        new = self.args.csv_path.with_suffix(".new")
         new.write_text(",".join(COLUMNS) + "\n" + "".join(kept))
-        os.replace(new, path)
+        os.replace(new, self.args.csv_path)
 
     def evaluated(self, total_steps: int, evaluate_reward: float) -> None:
         """Adds a row for upstream's evaluation."""

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from recipes.control import environments, sac_train
-from recipes.run_json import why_not_whole
+from recipes.whole import incomplete_because
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -58,7 +58,7 @@ def test_short_run(flags, tmp_path):
     assert (float(found[-1]["delta"]) > 0) == ("--learn_delta" in flags)
     assert ("imitation_share" in found[0]) == ("--obac" in flags)
     record = json.loads((folder / "run.json").read_text())
-    assert why_not_whole(folder) == "" and record["total_steps"] == 100 and record["agent"] == "some"
+    assert incomplete_because(folder) == "" and record["total_steps"] == 100 and record["agent"] == "some"
     assert record["commit"] == "0123" and record["as_paper"] is None  # nobody said
     assert record["host"] == "sac" and record["seed"] == 3 and record["versions"]["sbx-rl"]
     if not flags:

@@ -17,7 +17,7 @@ import hydra  # noqa: E402
 import torch  # noqa: E402
 
 from recipes.control.tdmpc2 import TDMPC2  # noqa: E402
-from recipes.run_json import why_not_whole  # noqa: E402
+from recipes.whole import incomplete_because  # noqa: E402
 
 C = 0.5 * math.log(2 * math.pi * math.e)
 LOW, HIGH, TARGET, DIM = -10, 2, -1, 6  # ln sigma: TD-MPC2's own range; walker has six action dimensions
@@ -92,7 +92,7 @@ def test_curves_and_record_of_a_run(era_run):
     expected = {"host": "tdmpc2", "task": "walker-walk", "agent": "tdmpc2_era", "seed": 1, "total_steps": 200}
     expected["episode_length"] = 20  # short_training.py's
     assert expected.items() <= record.items() and record["finished"] and record["ended"] >= record["started"]
-    assert why_not_whole(folder) == ""
+    assert incomplete_because(folder) == ""
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,10 @@ command -v "${PYTHON}" > /dev/null || {
 }
 # The check also writes run.json into CKPTS_DIR. Its exit code is 3 if the run has reached its last
 # step: then nothing is left to do, which is not an error.
-check=("${PYTHON}" -m "${preflight}")
+check=(
+    env "MODEL_PATH=${MODEL_PATH}" "TRAIN_FILE=${TRAIN_FILE}" "TEST_FILE=${TEST_FILE}"
+    "NNODES=${NNODES:-4}" "GPUS_PER_NODE=${GPUS_PER_NODE:-8}" "${PYTHON}" -m "${preflight}"
+)
 is_on "${CHECK_ONLY:-}" || check+=(--record "${experiment}" --added "$#")
 [[ -d "${root}" ]] || check+=(--without-checkout "${root}")
 PYTHONWARNINGS=ignore "${check[@]}" "${config}" -- "${overrides[@]}" || { code=$?; ((code == 3)) || exit "${code}"; exit 0; }

@@ -3,6 +3,7 @@
 """Tables in pages of docs/, between <!-- table NAME --> and <!-- end -->, which a program writes anew."""
 
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 
 PLACE = re.compile(r"(<!-- table (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -20,3 +21,7 @@ def filled(page: str, tables: dict[str, str]) -> str:
     if sorted(places) != sorted(tables):
         raise ValueError(f"tables: {sorted(tables)}, places in the page: {sorted(places)}")
     return PLACE.sub(lambda place: f"{place[1]}{tables[place[2]]}\n{place[3]}", page)
+
+
+def wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

@@ -6,9 +6,9 @@ FRAMEWORK is verl, verl-0.9, timm or fasttd3. Exit code 0 if it does, else a lin
 versions are read; nothing is imported, but for torch by unsupported_gpus. The check before an LLM run asks the same
 (recipes/llm/preflight.py); for that, a patched checkout of verl has copies of this file and of the requirements.
 
-What is needed stands in FRAMEWORK-gpu.in, and for flash-attn in FRAMEWORK-gpu-flash-attn.txt: the requirements with the
-comment "accepts", which is followed by "any" or by bounds. They are those of verl's, FastTD3's and HumanoidBench's own
-requirements. timm has none; torch below 2.4 lacks names that its overlay uses.
+What is needed stands in FRAMEWORK-gpu.in of requirements/, and for flash-attn in FRAMEWORK-gpu-flash-attn.txt: the
+requirements with the comment "accepts", which is followed by "any" or by bounds. They are those of verl's, FastTD3's
+and HumanoidBench's own requirements. timm has none; torch below 2.4 lacks names that its overlay uses.
 """
 
 import re
@@ -18,11 +18,13 @@ from importlib import metadata
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+# A patched checkout has the requirements beside this file.
+REQUIREMENTS = HERE if (HERE / "verl-gpu.in").is_file() else HERE.parent.parent / "requirements"
 
 
 def needed(framework: str) -> dict[str, str]:
     """The bounds of each package, such as ">=2.6,<2.7" or "any"."""
-    files = HERE / f"{framework}-gpu.in", HERE / f"{framework}-gpu-flash-attn.txt"
+    files = REQUIREMENTS / f"{framework}-gpu.in", REQUIREMENTS / f"{framework}-gpu-flash-attn.txt"
     text = "".join(file.read_text() for file in files if file.exists())
     return dict(re.findall(r"^([\w-]+).*# accepts ([^\s:;]+)", text, re.MULTILINE))
 
@@ -75,7 +77,7 @@ def unsupported_gpus() -> list[str]:
 
 if __name__ == "__main__":
     framework = sys.argv[1]
-    title = re.match("# (.*) on GPUs", (HERE / f"{framework}-gpu.in").read_text()).group(1)
+    title = re.match("# (.*) on GPUs", (REQUIREMENTS / f"{framework}-gpu.in").read_text()).group(1)
     if found := problems(framework):
         print(f"The active environment ({sys.prefix}) is not what {title} needs: {'; '.join(found)}.")
     sys.exit(bool(found))
