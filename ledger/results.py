@@ -195,6 +195,8 @@ def why_not_used(result: Result, with_modified: bool) -> str:
     info = result.info
     if not info and not result.is_evaluation:
         return "has no run.json that can be read, so nothing says how it was trained"
+    if info.get("entry") and "seed" not in info:  # they are written together
+        return "run.json has lost its seed"
     if None not in (result.seed, info.get("seed")) and result.seed != info["seed"]:
         return f"run.json says seed {info['seed']}, and the folder's name {result.seed}"
     # verl's task and agent are a model and an experiment. A launcher, which says as_paper, names folders by the agent.

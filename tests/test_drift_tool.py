@@ -13,7 +13,7 @@ import torch
 from helpers import FASTTD3, TIMM
 from packaging.version import Version
 
-from tools import pages
+from recipes import pages
 from tools.drift import __main__ as drift
 from tools.drift import examples, probes
 

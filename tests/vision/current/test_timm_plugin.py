@@ -50,7 +50,7 @@ def test_a_folder_without_era_gives_what_timm_gives(name, tmp_path):
 def test_a_checkpoint_that_says_era_gives_it_again(resnet, images, tmp_path):
     """Weights say it in their metadata; checkpoints of the patched train.py in their arguments."""
     file, state = tmp_path / "weights.pth", resnet.state_dict()
-    arguments = argparse.Namespace(era={name.removeprefix("era_"): value for name, value in SETTING.items()})
+    arguments = argparse.Namespace(era_setting={name.removeprefix("era_"): value for name, value in SETTING.items()})
 
     def create(checkpoint, **given):
         torch.save(checkpoint, file)
@@ -59,7 +59,7 @@ def test_a_checkpoint_that_says_era_gives_it_again(resnet, images, tmp_path):
     for checkpoint in (state, {"state_dict": dict(state), "args": arguments}):
         assert torch.equal(create(checkpoint)(images), resnet(images))
         assert create(checkpoint, era_min_entropy=0.7).era.min_entropy == 0.7
-    for without in (dict(state), {"state_dict": state, "args": argparse.Namespace(era=None)}):
+    for without in (dict(state), {"state_dict": state, "args": argparse.Namespace(era_setting=None)}):
         assert era.discrete.find_era(create(without)) is None
     plain = installed_timm.create_model("test_resnet", num_classes=10)
     plain.load_state_dict(state)  # it has no key of ERA's
