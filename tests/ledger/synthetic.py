@@ -40,6 +40,7 @@ def write_info(folder: Path, **info) -> None:
     apart = f"{folder.parent.name}/" if folder.parent.name in ("time", "alpha", "obac") else ""
     known = {
         **({"entry": apart + folder.name.partition("-seed")[0]} if apart else {}),
+        "seed": None,
         "added": [],
         "as_paper": True,
         "commit": "c" * 40,

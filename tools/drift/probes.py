@@ -51,7 +51,7 @@ def outcome(chosen: Probe, tree: Path) -> tuple[str, str]:
     """The outcome, and the reason if the probe fails or was not tried."""
     for file in chosen.files:
         text = (tree / file).read_text() if (tree / file).exists() else ""
-        if not re.search(r"\bera[_.]|[._]era\b|\bERA\b", text):
+        if not re.search(r"\bera[_./]|[._/]era\b|\bERA\b", text):
             return NOT_TRIED, f"{file} has no ERA"
     try:
         chosen.run(tree)
