@@ -374,7 +374,7 @@ VERL_0_4_1 = {
 
 _FIELDS = [field.name for field in dataclasses.fields(EraConfig)]
 # Fields whose names are words that others use too.
-_PLAIN_WORDS = ("enable", "low", "high", "k", "top_k", "hold", "compile")
+_PLAIN_WORDS = ("enable", "low", "high", "k", "top_k", "compile")
 _PLACES = {
     **{name: f"{CONFIG_KEY}.{name}" for name in _FIELDS},
     **{key.rpartition(".")[2]: key for key in (FORKING_KEY, BONUS_KEY)},

@@ -79,6 +79,12 @@ VERL_0_9 = {
         LOSS_KEY,
     ),
     "covariances": COVARIANCES,
+    "geometric mean": Refusal(
+        "`policy_loss.loss_mode=geo_mean` with `hold` or `scale_advantages`",
+        "it takes the mean advantage of a response, and ERA would change some of its tokens",
+        "Set hold and scale_advantages to False, or another loss_mode",
+        LOSS_KEY,
+    ),
     "distillation": Refusal(
         "`distillation.enabled=True`",
         "its loss is not the one that ERA changes",

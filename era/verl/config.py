@@ -159,6 +159,8 @@ def check(config: Mapping[str, Any], era: EraConfig) -> None:
     }
     if era.changes_training:
         present["covariances"] = loss_mode in COVARIANCE_LOSSES
+    if era.changes_advantages:
+        present["geometric mean"] = loss_mode == "geo_mean"
 
     # Where log-probs are of the scaled policy: the engine's own limits.
     if era.scales_logits:

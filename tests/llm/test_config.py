@@ -117,7 +117,7 @@ ELSEWHERE = {
     **dict.fromkeys((f"{ACTOR}.low", "algorithm.low"), "era.low"),
     "critic.lowEnd": "era.low_end",
     "actor_rollout_ref.top_fraction": "era.top_fraction",
-    **dict.fromkeys(("hold", "trainer.era_hold", f"{LOSS}.hold"), "era.hold"),
+    **dict.fromkeys(("hold", "trainer.era_hold", f"{LOSS}.hold", "critic.holds"), "era.hold"),
     **dict.fromkeys(("k", f"{LOSS}.k"), "era.k"),
     "algorithm.scale_advantages": "era.scale_advantages",
     "trainer.schedule_steps": "era.schedule_steps",

@@ -34,6 +34,7 @@ BREAKS = {
     "bypass": ["algorithm.rollout_correction.bypass_mode=True"],
     "bypass loss": [f"{ACTOR}policy_loss.loss_mode=bypass_mode"],
     "covariances": [f"{ACTOR}policy_loss.loss_mode=clip_cov"],
+    "geometric mean": [f"{ERA}hold=True", f"{ACTOR}policy_loss.loss_mode=geo_mean"],
     "distillation": ["distillation.enabled=True"],
     "unknown configuration": ["model_engine=torchtitan"],
     "unknown engine": [f"{ACTOR}strategy=megatron"],
