@@ -130,7 +130,7 @@ def problems(trainer, start, seen, asked):
                 found.append(f"step {step}: padded on another side than TRL does")
         if {int(batch["num_items_in_batch"]) for batch in batches} != {int(tokens)}:
             found.append(f"step {step}: num_items_in_batch")
-    model, _ = plain_grpo.trained(start, seen, args, getattr(trainer, "era", None) or OFF)
+    model, _ = plain_grpo.trained(start, seen, args, getattr(trainer, "era_config", None) or OFF)
     error = plain_grpo.error(tiny_grpo.weights(trainer), model, start)
     return found if error < 2e-6 else [*found, f"the parameters differ by {error}"]
 
