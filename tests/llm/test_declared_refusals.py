@@ -157,18 +157,7 @@ def test_a_key_of_era_elsewhere_or_without_a_value_is_refused(start):
 
 def test_upstreams_own_keys_are_not_taken_for_eras(upstream_verl):
     assert keys_taken_for_era(upstream_verl, ["verl"]) == []
-    words = [
-        "hold",
-        "operational",
-        "generation",
-        "temperature",
-        "num_iterations",
-        "overall",
-        "era5",
-        "camera",
-        "low",
-        "top_k",
-    ]
+    words = ["operational", "generation", "temperature", "num_iterations", "overall", "era5", "camera", "low", "top_k"]
     words += ["enable", "max_advantage", "drop_fraction", "lr_schedule_steps", "schedule", "entropy_regularization"]
     own = {"reward_kwargs": {"min_advantage": 1, "k": 5}}  # of a user's own function
     refuse_elsewhere({"mine": dict.fromkeys(words), "custom_reward_function": own})
