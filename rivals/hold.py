@@ -191,6 +191,18 @@ def host_tables(numbers: pd.DataFrame, host: Host, tasks: Sequence[Held], place:
     return {**tables, place: f"After Holm's correction, {text}: {of_all}."}
 
 
+def panels(host: Host, tasks: Sequence[Held]) -> dict[str, tuple[Arm, float, pd.DataFrame]]:
+    """For the picture, the arms that were run: its bound, and the curves of the seeds that count, by title."""
+    known, arms, found = curves_by_key(host.curves), set(), {}
+    for held in tasks:
+        for name, arm in held.named(held.arms):
+            curves = known[known.index.isin([(held.task, *arm, seed) for seed in held.seeds])]
+            if len(curves) and (held.task, *arm) not in arms:  # GRPO's runs are the same for every bound
+                arms.add((held.task, *arm))
+                found[f"{held.task}, {round(held.bound, 2):g} nats\n{name}"] = (arm, held.bound, curves)
+    return found
+
+
 def tables(of_trl: pd.DataFrame, of_llm: pd.DataFrame) -> dict[str, str]:
     """The tables of trl-hold.md, by the names of their places in it. Given: a row per recorded run, by KEY."""
     return {
