@@ -1,6 +1,7 @@
 """Fixtures for all test folders. Upstreams with and without the overlays are made once per pytest process."""
 
 import functools
+import importlib.util
 import json
 import os
 import re
@@ -14,6 +15,11 @@ import pytest
 from helpers import FASTTD3, NO_RECIPES, TIMM, need_scripts
 
 ROOT = Path(__file__).resolve().parent.parent
+
+if importlib.util.find_spec("hypothesis"):  # which the environments of the plug-ins lack
+    from hypothesis import settings
+
+    settings.register_profile("search", max_examples=5000, derandomize=False)  # make floor-search, entropy-search
 
 # A shell starts its background jobs with Ctrl-C ignored, and their children inherit that. Some tests send Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
