@@ -10,8 +10,8 @@ flattened policy (paper, Eq. llm):
     z' = z / k  if H_resp > high and A_t > 0
     z' = z      otherwise
 
-With `hold`, which is not in the paper, negative advantages that lower the entropy below low, or
-raise it above high, take no part in the policy loss. `decide` has all of it.
+With `hold`, which is not in the paper, negative advantages take no part in the policy loss below
+low, and above high those that raise the entropy. `decide` has all of it.
 
 All entropies are in nats. This file needs only torch, the standard library and language_config.py
 beside it, which has the configuration and the ranges of its values. What moves these quantities
@@ -216,8 +216,9 @@ def decide(
 ) -> Decision:
     """What an update does with each token of a batch, by the policy that sampled the batch.
 
-    Every framework calls this once for a batch. Where several updates follow, the scale and what is
-    dropped travel with the batch: a later policy would decide otherwise.
+    Every framework asks this, before the first update with these responses; a response is decided
+    about by itself, so a batch may come in parts. Where several updates follow, the scale and what
+    is dropped travel with the batch: a later policy would decide otherwise.
 
     Args:
         token_entropy: of the policy that sampled, (bsz, T) in nats, any floating dtype.
@@ -334,6 +335,9 @@ def next_coefficient(
 # A bound counts as kept while the mean H_resp of an update is at most this far below it, in nats:
 # ERA acts only below the bound, so where it holds one, H_resp stays a little below.
 KEPT_WITHIN = 0.1
+# What is advised with hold: of 2, 4 and 8 this kept a pretrained model's bound best
+# (docs/rivals/trl-hold.md).
+HOLD_K = 8
 
 
 class BelowLow:
@@ -385,13 +389,13 @@ class BelowLow:
                 f"the first update too, set {self._prefix}low to 0.3 of the H_resp there "
                 "(docs/when-to-use.md); else see docs/llm/when-it-holds.md."
             )
-        if not era.hold:
-            return f"{said}: try {shown('hold', True)} (docs/llm/when-it-holds.md)."
-        further = "" if era.scale_advantages else f", or try {shown('scale_advantages', True)}"
-        steps = f"lower {self._prefix}k or the learning rate{further}"
-        if era.k == 1:
-            steps = f"lower the learning rate, or try {shown('k', 2)}"
-        return f"{said}: {steps} (docs/llm/when-it-holds.md)."
+        settings = {} if era.hold else {"hold": True}
+        settings |= {"k": HOLD_K} if era.k < HOLD_K else {}
+        tries = f"try {' and '.join(shown(*setting) for setting in settings.items())}"
+        if not settings:
+            further = "" if era.scale_advantages else f", or try {shown('scale_advantages', True)}"
+            tries = f"lower the learning rate{further}"
+        return f"{said}: {tries} (docs/llm/when-it-holds.md)."
 
 
 def _ratio(total: float, count: float) -> float:

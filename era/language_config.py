@@ -2,14 +2,15 @@
 # Copyright 2026 The ERA overlays authors
 """ERA's configuration for language models, and what is refused beside it.
 
-In verl the configuration is the group `actor_rollout_ref.actor.era`. A run is checked before any
-worker starts, in v0.4.1 by `check_trainer_config` and in 0.9 by `check` in era/verl/config.py. Both
-need OmegaConf, which verl brings. In TRL the fields are era_enable, era_low, ... (era/trl.py), and
-OmegaConf is not needed.
+In verl the configuration is the group `actor_rollout_ref.actor.era`. It is checked before any
+worker starts, in v0.4.1 by `check_trainer_config` and in 0.9 by `check` in era/verl/config.py, but
+for what only a worker can see: its model's head, an update of its own, images. Both need OmegaConf,
+which verl brings. In TRL the fields are era_enable, era_low, ... (era/trl.py), and OmegaConf is not
+needed.
 
-What is refused is declared once, as a `Refusal`: verl v0.4.1's below, the others in
-era/refusals.py. Every framework's check ends in `refuse`, and tools/declared.py prints docs/llm's
-tables.
+What is refused is declared once, as a `Refusal`: verl v0.4.1's below, with those that it shares
+with 0.9, the others in era/refusals.py. Every framework's check ends in `refuse`, and
+tools/declared.py prints docs/llm's tables.
 """
 
 import dataclasses

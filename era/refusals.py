@@ -3,8 +3,9 @@
 """What is not supported with ERA in the trainers of language models, and what to do instead.
 
 These are declarations by name, and need none of the frameworks. Whether a training has one is found
-out in the plug-in of its framework; in verl 0.9 by era/verl/config.py and worker.py.
-Those of verl v0.4.1 are in era/language_config.py, because a patched checkout has that file alone.
+out in the plug-in of its framework; in verl 0.9 by era/verl/config.py and worker.py, and for fused
+kernels by era/fused_head.py. Those of verl v0.4.1, and what 0.9 shares with it, are in
+era/language_config.py, because a patched checkout has that file alone.
 """
 
 from era.language_config import (

@@ -121,11 +121,15 @@ class EraActor(nn.Module):
 
     @property
     def reset_noise(self) -> None:
-        """A hook that sbx assigns for gSDE when a model is made, by which ERA sees the model."""
+        """What sbx assigns for gSDE when a model is made, the moment at which ERA sees it."""
 
     @reset_noise.setter
     def reset_noise(self, method: Any) -> None:
-        if method.__self__.use_sde:
+        self.check_model(method.__self__)
+
+    def check_model(self, model: Any) -> None:
+        """Say that ERA is on, and warn of a bonus beside it. Raises ValueError for gSDE."""
+        if model.use_sde:
             raise ValueError(
                 "ERA needs use_sde=False: sbx's gSDE repeats one noise for many steps, whose "
                 "actions are then no samples with the entropy that ERA holds."

@@ -4,8 +4,8 @@
 
 slime's own policy loss runs on scaled logits. With one update a rollout its ratio is 1, so the
 log-probs that slime made before are left out, and the entropies of this update are those of the
-policy that they stand for. Advantages, masks, clipping and aggregation are slime's; what is refused
-is declared in era/refusals.py.
+policy that they stand for. Masks, clipping and aggregation are slime's, and so are the advantages
+unless hold or scale_advantages changes them. What is refused is declared in era/refusals.py.
 """
 
 import dataclasses

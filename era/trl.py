@@ -10,8 +10,9 @@
 or `python -m era.trl --era_enable --era_low 0.45 ...`, which is TRL's own command `trl grpo`.
 
 Where TRL asks for log-probs of the policy that it trains, EraMixin gives it those of the policy
-that ERA has transformed (era/language.py). It leaves out everything else: sampling, rewards,
-advantages, losses, clipping, corrections and evaluation are TRL's own. What is refused is declared
+that ERA has transformed (era/language.py). Everything else is TRL's own: sampling, rewards,
+losses, clipping, corrections, evaluation, and the advantages unless era_hold or
+era_scale_advantages changes them. What is refused is declared
 in era/refusals.py, and what the model's head does is in era/trl_head.py.
 """
 
@@ -49,7 +50,7 @@ except ModuleNotFoundError as error:
 
 __all__ = ["EraGRPOConfig", "EraGRPOTrainer", "EraMixin"]
 
-# Methods that ERA overrides: a TRL without them would train without ERA and not say so.
+# Methods that ERA overrides.
 OVERRIDDEN = (
     "_generate_and_score_completions",
     "_get_per_token_logps_and_entropies",
@@ -127,7 +128,7 @@ class EraGRPOConfig(GRPOConfig):
     era_top_k: Optional[int] = _field("top_k", "log-probs over this many largest logits alone.")
     era_scale_advantages: bool = _field("scale_advantages", "divide advantages by the scale.")
     era_min_advantage: float = _field("min_advantage", "tokens above this advantage are scaled.")
-    era_hold: bool = _field("hold", "beyond the bounds leave negative advantages out of the loss.")
+    era_hold: bool = _field("hold", "below low, and in part above high, drop negative advantages.")
     era_compile: bool = _field("compile", "let compiled kernels read the logits.")
 
     def __post_init__(self):
@@ -379,7 +380,7 @@ class EraMixin:
 
     def _era_sampled_log_probs(self, passes, ids, mask, batch_size, wants_entropy):
         """TRL's old log-probs; those under ERA's scales, and the entropies, are noted."""
-        parts = passes(mask, batch_size, "branches")
+        parts = passes(mask, batch_size, self._era_branches)
         branches = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         self._era_note(ids, mask, branches)
         entropy = branches["entropy"].clone() if wants_entropy else None
@@ -391,7 +392,7 @@ class EraMixin:
         inputs, mask = update.inputs, _loss_mask(update.inputs)
         self._era_check_rows(inputs, ids)
         self._era_acted = True
-        [terms] = passes(mask, None, "terms")
+        [terms] = passes(mask, None, self._era_terms)
 
         # A label that was filtered in one of the passes has no ratio: it takes 1.
         new, old = terms["scaled"], inputs.get("old_per_token_logps")
@@ -410,7 +411,7 @@ class EraMixin:
     def _era_trl_log_probs(self, model, input_ids, attention_mask, logits_to_keep, **options):
         """TRL's own log-probs: of a reference policy, or with k = 1, which leaves the logits alone.
 
-        With k = 1 its entropies decide about the batch, as with any other k.
+        With k = 1 its entropies decide about the batch; without hold only for the metrics.
         """
         update, sampled = self._era_update, self._era_sampled
         notes = sampled is not None and model is not self.ref_model
@@ -450,18 +451,19 @@ class EraMixin:
         """
         self._era_sampled.append({**branches, "ids": ids.clone(), "mask": mask.clone()})
 
-    def _era_passes(self, model, input_ids, attention_mask, options, mask, batch_size, kind):
+    def _era_passes(self, model, input_ids, attention_mask, options, mask, batch_size, compute):
         """What the forward gives, a dict for each micro-batch of `batch_size` rows.
 
-        options: TRL's further arguments. Which patches and tiles belong to which rows is TRL's
-        knowledge, so with images its method runs, on this forward in the place of the model's.
+        compute: _era_branches or _era_terms. options: TRL's further arguments. Which patches and
+        tiles belong to which rows is TRL's knowledge, so with images its method runs, on this
+        forward in the place of the model's.
         """
         outputs = []
         size = batch_size or len(input_ids)
 
         def forward(input_ids, attention_mask, labels=None, fused_lm_head=True, **more):
             rows = mask[len(outputs) * size :][: len(input_ids)]
-            terms = self._era_forward(model, input_ids, attention_mask, rows, kind, **more)
+            terms = self._era_forward(model, input_ids, attention_mask, rows, compute, **more)
             outputs.append(terms)
             trl_outputs = {name: terms.get(name) for name in ("entropy", "aux_loss")}
             return types.SimpleNamespace(log_probs=terms["scaled"], **trl_outputs)
@@ -484,10 +486,9 @@ class EraMixin:
                 forward(ids, attention, **more)
         return outputs
 
-    def _era_forward(self, model, input_ids, attention_mask, mask, kind, **more):
-        """The model's forward, in which the head calls _era_branches or _era_terms."""
-        compute = functools.partial(getattr(self, f"_era_{kind}"), mask=mask)
-        call = HeadCall(compute, input_ids[:, -mask.size(1) :])
+    def _era_forward(self, model, input_ids, attention_mask, mask, compute, **more):
+        """The model's forward, in which the head calls `compute`."""
+        call = HeadCall(functools.partial(compute, mask=mask), input_ids[:, -mask.size(1) :])
         with self.accelerator.autocast():
             return model(input_ids=input_ids, attention_mask=attention_mask, era_call=call, **more)
 

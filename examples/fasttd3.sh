@@ -3,7 +3,7 @@
 #
 #   python3 apply.py apply fasttd3                # in a clone of this project
 #   bash examples/fasttd3.sh                      # says "Using FastSAC-ERA", with the settings
-#   bash examples/fasttd3.sh --env_name Gym-HalfCheetah-v4 --no_cuda      # gymnasium's task, on a CPU
+#   bash examples/fasttd3.sh --env_name Gym-HalfCheetah-v4 --no_cuda --render_interval 0    # on a CPU, without EGL
 #
 # The rows that it logs go to logs/ in the checkout: gaussian_entropy is the target or above, in nats over all dimensions.
 # With a key for wandb leave --no_use_wandb out.

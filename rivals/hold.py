@@ -11,7 +11,7 @@ import pandas as pd
 from scipy import stats
 
 from era.language import KEPT_WITHIN
-from recipes.pages import table
+from recipes.pages import table, wrapped
 from rivals import equal, llm, trl
 from rivals.comparisons import Curves, curves_by_key, curves_of, holm, joined, stopped_at, stopped_table
 
@@ -24,12 +24,14 @@ class Host:
     """What is measured of the runs in a host.
 
     Attributes:
+        name: as the page has it.
         curves: the folder of its curves in records/rivals.
         final: measures of the final weights, by their headings: the column and decimals.
         stopped: what is compared where a rival is stopped, and decimals, by what is equal there.
         tested: which of these count in Holm's correction, as pairs of what is equal and what is compared.
     """
 
+    name: str
     curves: Literal["trl", "llm"]
     final: dict[str, tuple[str, int]]
     stopped: dict[str, dict[str, int]]
@@ -56,6 +58,7 @@ class Held:
 
 
 TRL = Host(
+    "TRL",
     "trl",
     {"reward": ("reward", 2), "pass@8": ("pass_at_8", 2), "distinct right of 32": ("distinct_right", 1)},
     {
@@ -65,6 +68,7 @@ TRL = Host(
     ((equal.REWARD, equal.ENTROPY), (equal.REWARD, "distinct_right"), (equal.ENTROPY, equal.REWARD)),
 )
 VERL = Host(
+    "verl",
     "llm",
     {"accuracy": ("pass_at_1", 2), "accuracy at the best temperature": ("best_accuracy", 2), "d@.95": ("d@.95", 1)},
     {equal.REWARD: {equal.ENTROPY: 2}, equal.ENTROPY: {equal.REWARD: 2}},
@@ -191,9 +195,35 @@ def host_tables(numbers: pd.DataFrame, host: Host, tasks: Sequence[Held], place:
     return {**tables, place: f"After Holm's correction, {text}: {of_all}."}
 
 
+def panels(host: Host, tasks: Sequence[Held]) -> dict[str, tuple[Arm, float, pd.DataFrame]]:
+    """For the picture, the arms that were run: its bound, and the curves of the seeds that count, by title."""
+    known, arms, found = curves_by_key(host.curves), set(), {}
+    for held in tasks:
+        for name, arm in held.named(held.arms):
+            curves = known[known.index.isin([(held.task, *arm, seed) for seed in held.seeds])]
+            if len(curves) and (held.task, *arm) not in arms:  # GRPO's runs are the same for every bound
+                arms.add((held.task, *arm))
+                found[f"{held.task}, {round(held.bound, 2):g} nats\n{name}"] = (arm, held.bound, curves)
+    return found
+
+
+def sections(numbers: pd.DataFrame, host: Host, tasks: Sequence[Held], place: str) -> str:
+    """What the page says of one host: a section for each task and bound at which hold with k = 8 was run."""
+    found, parts, not_run = host_tables(numbers, host, tasks, place), [], []
+    for held in tasks:
+        title, bound = f"`{held.task}`", f"{round(held.bound, 2):g}"
+        if not any((held.task, *held.arms[0], seed) in numbers.index for seed in held.seeds):
+            not_run.append(f"{title} at {bound} nats")
+            continue
+        names = (f"{which} {held.task} {bound}" for which in ("results", "rivals", "stopped"))
+        parts += [f"### {host.name}, {title}, {bound} nats", *(found[name] for name in names)]
+    parts.append(wrapped(found[place]))
+    return "\n\n".join([*parts, *([f"Not run: {'; '.join(not_run)}."] if not_run else [])])
+
+
 def tables(of_trl: pd.DataFrame, of_llm: pd.DataFrame) -> dict[str, str]:
     """The tables of trl-hold.md, by the names of their places in it. Given: a row per recorded run, by KEY."""
     return {
-        **host_tables(of_trl, TRL, held_in_trl(of_trl), "holm"),
-        **host_tables(of_llm, VERL, held_in_verl(), "holm verl"),
+        "trl": sections(of_trl, TRL, held_in_trl(of_trl), "holm"),
+        "verl": sections(of_llm, VERL, held_in_verl(), "holm verl"),
     }

@@ -52,6 +52,11 @@ def style(method: str) -> dict:
     return {"linewidth": 1.2, "markersize": 4, "color": colors.METHODS[name], **STYLES[name]}
 
 
+def color(method: str, setting: str) -> str:
+    """Of an arm: some have a colour for each setting. A bound behind the setting, as in 8@1.6, makes no difference."""
+    return colors.METHODS.get(f"{method} {setting.partition('@')[0]}") or colors.METHODS[method]
+
+
 def frontiers(samples: pd.DataFrame, parts: dict[str, tuple[str, dict[str, str]]], file: Path) -> None:
     """Accuracy against distinct answers over the temperatures, means over the fresh seeds.
 
@@ -174,7 +179,7 @@ def bound_curves(
                 share=lambda run: run.step / run.step.groupby("seed").transform("max")
             )
             mean = runs.groupby("share").response_entropy.mean()
-            look = {"color": colors.METHODS[" ".join(arm) if " ".join(arm) in colors.METHODS else arm[0]]}
+            look = {"color": color(*arm)}
             axis.plot(mean.index, mean, linewidth=1.8, label=name, **look)
             last = runs.groupby("seed").tail(records.LAST // records.WINDOW)
             ends = last.groupby("seed").response_entropy.mean()
@@ -192,6 +197,29 @@ def bound_curves(
     axes[3].axis("off")
     labels = {label: line for axis in axes[:2] for line, label in zip(*axis.get_legend_handles_labels())}
     axes[3].legend(labels.values(), labels, loc="center left", fontsize=9)
+    figure.savefig(file)
+
+
+def held_curves(panels: Mapping[str, tuple[tuple[str, str], float, pd.DataFrame]], file: Path) -> None:
+    """H_resp of the arms of trl-hold.md, a panel for each and a line for each seed, with the bound.
+
+    panels: by title, the method and setting, the bound in nats, and the rows of curves.csv.
+    """
+    columns = 5
+    rows = -(-len(panels) // columns)
+    figure = Figure((9, 1.75 * rows + 0.3))
+    axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.axis("off")
+    for (title, (arm, bound, curves)), axis in zip(panels.items(), axes.flat):
+        for _, run in curves.groupby("seed"):
+            axis.plot(run.step, run.response_entropy, color=color(*arm), linewidth=1.2, alpha=0.8)
+        axis.axhline(bound, color=colors.BOUND, linewidth=0.9)
+        axis.set_title(title, fontsize=8)
+        axis.tick_params(labelsize=7)
+        axis.set_ylim(bottom=0)
+    figure.supylabel("H_resp (nats)", fontsize=9)
+    figure.supxlabel("training step", fontsize=9)
     figure.savefig(file)
 
 

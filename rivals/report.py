@@ -54,6 +54,9 @@ def draw(folder: Path) -> None:
     pictures.trl_curves(of_trl, folder / "rivals-trl.png")
     panels = {task: {trl_page.bound_name(*arm): arm for arm in arms} for task, arms in trl_page.BOUND_PANELS.items()}
     pictures.bound_curves(of_trl, panels, trl.BOUND, folder / "rivals-trl-bound.png")
+    held = ((hold.TRL, hold.held_in_trl(trl_page.recorded_runs())), (hold.VERL, hold.held_in_verl()))
+    for host, tasks in held:
+        pictures.held_curves(hold.panels(host, tasks), folder / f"rivals-hold-{host.curves}.png")
     returns = {agent: control_page.evaluations("control-ppo", agent) for agent in control.ARMS}
     of_eapo = {agent: control_page.evaluations("control-ppo", agent, control.EAPO_SEEDS) for agent in control.EAPO}
     pictures.returns(

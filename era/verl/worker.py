@@ -89,7 +89,14 @@ class EraTrainingWorker(TrainingWorker):
         self.loss_fn = partial(era_ppo_loss, **loss_fn.keywords) if era.scales_logits else loss_fn
 
     def _set_engine(self, era: EraConfig, use_kl_loss: bool) -> None:
-        """Tell ERA's engine what the loss needs of the logits."""
+        """Tell ERA's engine what the loss needs of the logits.
+
+        Raises:
+            ValueError: verl has built another engine, which would not read the scales.
+        """
+        if not hasattr(type(self.engine), "needs_kl"):
+            engine = f"{type(self.engine).__name__}, which verl built in the place of ERA's"
+            refuse(VERL_0_9, {"replaced engine": engine}, f"{CONFIG_KEY}.enable=True")
         self.engine.top_k = era.top_k
         self.engine.needs_kl = use_kl_loss
         self.engine.compile = era.compile

@@ -127,7 +127,7 @@ def take_steps(settings):
         data = make_data(settings, step, dtype)
         old_log_prob_pass(actor, data)
         if settings.get("nan_on_rank") == dist.get_rank():
-            data.batch["forking_token_entropy"][0, 0] = torch.nan
+            data.batch["token_entropy"][0, 0] = torch.nan
         batch, advantages = data.batch, data.batch["advantages"]  # which forking tokens replace
         with contextlib.redirect_stderr(said):
             metrics.append(actor.update_policy(data))

@@ -148,15 +148,16 @@ def test_advice_comes_once_when_most_updates_lost_the_bound(era):
     assert told([0.45] * 60 + [0.3, 0.3, 0.6] * 30)[:2] == ([98], 0.66)
     assert told(lost, k=1.0)[0] == []
     assert era.BelowLow().fraction != era.BelowLow().fraction, "nothing was counted"
-    expected = ("in 19 of the last 20 updates", "0.1 nats below era_low=0.5", "is 0.3: try era_hold=True")
+    expected = ("in 19 of the last 20 updates", "0.1 nats below era_low=0.5", "is 0.3: try era_hold=True and era_k=8 (")
     assert all(part in told(lost)[2] for part in expected)
-    held = {
-        "lower era_k or the learning rate, or try era_scale_advantages=True": {},
-        "lower era_k or the learning rate (": {"scale_advantages": True},
-        "lower the learning rate, or try era_k=2": {"k": 1.0},
+    further = {
+        "try era_hold=True (": {"k": 8.0},
+        "try era_k=8 (": {"k": 2.0, "hold": True},
+        "lower the learning rate, or try era_scale_advantages=True (": {"k": 8.0, "hold": True},
+        "lower the learning rate (": {"k": 9.0, "hold": True, "scale_advantages": True},
     }
-    for steps, fields in held.items():
-        assert steps in told(lost, hold=True, **fields)[2]
+    for steps, fields in further.items():
+        assert steps in told(lost, **fields)[2]
     # Where ERA never had the bound, it has not lost it.
     never = told(lost, start=0.3)[2]
     assert "since this training was started" in never and "set era_low to 0.3 of the H_resp there" in never

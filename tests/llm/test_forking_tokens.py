@@ -8,7 +8,7 @@ import pytest
 import torch
 from forking import FRACTION, THRESHOLD, actor_config, plain_keep
 
-ENTROPY = "forking_token_entropy"
+ENTROPY = "token_entropy"
 ROWS, LENGTH = 12, 9
 
 
@@ -98,14 +98,10 @@ def test_values_outside_the_mask_never_matter(forking_tokens, poison):
     assert torch.equal(clean.batch["advantages"], poisoned.batch["advantages"])
 
 
-def test_fraction_1_touches_nothing_and_below_it_entropies_are_fp32(forking_tokens):
-    entropy, mask, advantages = example(11)
+def test_fraction_1_touches_nothing(forking_tokens):
+    _, mask, advantages = example(11)
     for config in ({}, {"policy_loss": None}, {"policy_loss": {"loss_mode": "vanilla"}}, actor_config(1)):
         data = make_data(None, mask, advantages)
         original = data.batch["advantages"]
         assert forking_tokens.keep_forking_tokens(config, data, "cpu") == {}
         assert data.batch["advantages"] is original
-        assert forking_tokens.token_entropy(config, entropy) == {}
-    entropy = entropy.bfloat16()
-    returned = forking_tokens.token_entropy(actor_config(0.2), entropy)[ENTROPY]
-    assert returned.dtype == torch.float32 and torch.equal(returned, entropy.float())

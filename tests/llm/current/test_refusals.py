@@ -132,6 +132,18 @@ def test_whatever_is_declared_is_refused(break_rule, name):
         break_rule(name)
 
 
+def test_an_engine_that_is_not_eras_is_refused_after_verl_built_it(verl):
+    from verl.workers.engine import FSDPEngineWithLMHead
+
+    from era.language_config import EraConfig
+    from era.verl.worker import EraTrainingWorker
+
+    worker = EraTrainingWorker.__new__(EraTrainingWorker)
+    worker.engine = FSDPEngineWithLMHead.__new__(FSDPEngineWithLMHead)
+    with pytest.raises(ValueError, match="FSDPEngineWithLMHead, which verl built in the place of ERA's"):
+        worker._set_engine(EraConfig(enable=True), use_kl_loss=False)
+
+
 @pytest.mark.parametrize("overrides, words", BAD)
 def test_what_else_is_wrong_is_named(compose, overrides, words):
     from era.verl.launch import prepare

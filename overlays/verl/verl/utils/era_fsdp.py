@@ -38,14 +38,13 @@ from verl.utils.era.log_probs import (
     policy_terms,
 )
 from verl.utils.era.log_probs_fused import fused_branch_log_probs, fused_policy_terms
-from verl.utils.forking_tokens import read_fraction, response_mask, token_entropy
+from verl.utils.forking_tokens import TOKEN_ENTROPY, read_fraction, response_mask
 from verl.utils.torch_functional import entropy_from_logits, logprobs_from_logits
 from verl.utils.ulysses import (
     get_ulysses_sequence_parallel_rank,
     get_ulysses_sequence_parallel_world_size,
 )
 
-TOKEN_ENTROPY = "era_token_entropy"
 LOGIT_SCALE = "era_logit_scale"
 NEEDS_BRANCHES = "era_needs_branches"
 BRANCH_LOG_PROBS = "era_branch_log_probs"
@@ -148,10 +147,9 @@ class ActorHooks:
             `old_log_probs` and, under the three scales, `era_branch_log_probs`, (bsz,
             response_length, 3).
         """
-        tensors = token_entropy(self._actor.config, entropys)
-        if not self.config.enable:
-            return tensors
-        tensors[TOKEN_ENTROPY] = entropys.float()
+        if not self.config.enable and read_fraction(self._actor.config) == 1:
+            return {}
+        tensors = {TOKEN_ENTROPY: entropys.float()}
         if log_probs.dim() == 3:
             tensors |= {"old_log_probs": log_probs[..., 0], BRANCH_LOG_PROBS: log_probs[..., 1:]}
         return tensors
@@ -404,8 +402,9 @@ class ActorHooks:
             where no KL loss needs them), the old log-probs, and the advantages.
         """
         old_log_prob, advantages = micro_batch["old_log_probs"], micro_batch["advantages"]
-        if not _has(micro_batch, LOGIT_SCALE):
+        if not self.config.scales_logits:
             return log_prob, log_prob, old_log_prob, advantages
+        micro_batch[LOGIT_SCALE]  # a KeyError where a recipe's update did not pass it on
         original = log_prob
         if log_prob.dim() == 3:
             original, log_prob = log_prob.unbind(-1)

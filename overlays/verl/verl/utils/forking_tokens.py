@@ -6,7 +6,7 @@ Wang et al. 2025, "Beyond the 80/20 Rule", arXiv 2506.01939: only the tokens who
 top `fraction` of the batch get a policy gradient, while the loss is still divided by the number of
 all tokens.
 
-    old_log_prob pass   token_entropy            the entropies travel beside old_log_probs
+    old_log_prob pass   era_fsdp.py              the entropies travel beside old_log_probs
     start of update     keep_forking_tokens      the advantages of all other tokens become 0
 
 A token with advantage 0 has policy loss 0 and gradient 0, and stays in the denominator. Entropy
@@ -25,29 +25,14 @@ from verl.utils.era.language import forking_count
 from verl.utils.era.language_config import FORKING_KEY
 from verl.utils.ulysses import get_ulysses_sequence_parallel_world_size
 
-TOKEN_ENTROPY = "forking_token_entropy"
+# In the batch, (bsz, response_length): token entropies in nats of the policy that sampled, for ERA
+# and for forking tokens.
+TOKEN_ENTROPY = "token_entropy"
 
 
 def read_fraction(actor_config: Mapping[str, Any]) -> float:
     """The share of tokens that get a policy gradient, in (0, 1]; 1 where it is not set."""
     return (actor_config.get("policy_loss") or {}).get("forking_fraction", 1.0)
-
-
-def token_entropy(
-    actor_config: Mapping[str, Any], entropys: torch.Tensor
-) -> dict[str, torch.Tensor]:
-    """Token entropies to return beside old_log_probs.
-
-    Args:
-        actor_config: `actor_rollout_ref.actor`.
-        entropys: (bsz, response_length) token entropies in nats of the sampling policy.
-
-    Returns:
-        Them in fp32; nothing with fraction 1.
-    """
-    if read_fraction(actor_config) == 1:
-        return {}
-    return {TOKEN_ENTROPY: entropys.float()}
 
 
 def response_mask(batch: Mapping[str, torch.Tensor], multi_turn: bool) -> torch.Tensor:
@@ -67,8 +52,8 @@ def keep_forking_tokens(
 
     Args:
         actor_config: `actor_rollout_ref.actor`.
-        data: this rank's whole batch of the update, with what `token_entropy` returned; it gets
-            new "advantages", (bsz, response_length).
+        data: this rank's whole batch of the update, with TOKEN_ENTROPY; it gets new "advantages",
+            (bsz, response_length).
         device: where collectives run.
 
     Returns:
