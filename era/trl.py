@@ -12,8 +12,8 @@ or `python -m era.trl --era_enable --era_low 0.45 ...`, which is TRL's own comma
 Where TRL asks for log-probs of the policy that it trains, EraMixin gives it those of the policy
 that ERA has transformed (era/language.py). Everything else is TRL's own: sampling, rewards,
 losses, clipping, corrections, evaluation, and the advantages unless era_hold or
-era_scale_advantages changes them. What is refused is declared
-in era/refusals.py, and what the model's head does is in era/trl_head.py.
+era_scale_advantages changes them. What is refused is declared in era/refusals.py, and what the
+model's head does is in era/trl_head.py.
 """
 
 import copy

@@ -196,7 +196,7 @@ def host_tables(numbers: pd.DataFrame, host: Host, tasks: Sequence[Held], place:
 
 
 def panels(host: Host, tasks: Sequence[Held]) -> dict[str, tuple[Arm, float, pd.DataFrame]]:
-    """For the picture, the arms that were run: its bound, and the curves of the seeds that count, by title."""
+    """For the picture, by title: each arm that was run, its bound, and the curves of the seeds that count."""
     known, arms, found = curves_by_key(host.curves), set(), {}
     for held in tasks:
         for name, arm in held.named(held.arms):

@@ -3,10 +3,10 @@
 """The same numbers in less time: upstream's passes as graphs of torch operations.
 
 With networks of 64 units most of the time goes to Python and to autograd's bookkeeping. So each
-pass is recorded once, as the torch operations that upstream's own functions run, and TorchScript
-runs these without Python. The parameters of a network lie in one tensor, which torch's function of
-Adam updates without the optimizer's bookkeeping. The operations and the random numbers are
-upstream's, so all results are, to the bit.
+pass is recorded once, as the torch operations that upstream's own functions run (those of the
+policy's loss are written out below), and TorchScript runs these without Python. The parameters of a
+network lie in one tensor, which torch's function of Adam updates without the optimizer's
+bookkeeping. The operations and the random numbers are upstream's, so all results are, to the bit.
 """
 
 import argparse

@@ -138,6 +138,20 @@ def test_a_schedule_without_a_count_of_updates_is_refused(patched_verl):
     assert "not set actor.era_hooks.lr_scheduler" in result["error"]
 
 
+def test_an_update_that_lost_its_scales_ends(import_verl):
+    """As where a recipe's update passes on keys of its own; in the update it would look like upstream's."""
+    from verl.utils.era.language_config import EraConfig
+    from verl.utils.era_fsdp import ActorHooks
+
+    hooks, log_prob = ActorHooks.__new__(ActorHooks), torch.zeros(2, 3)
+    batch = {"old_log_probs": log_prob, "advantages": log_prob}
+    hooks.config = EraConfig(enable=True)
+    with pytest.raises(RuntimeError, match="has no era_logit_scale, so it would train without ERA"):
+        hooks.policy_loss_inputs(batch, log_prob)
+    hooks.config = EraConfig(enable=True, k=1)
+    assert hooks.policy_loss_inputs(batch, log_prob)[0] is log_prob
+
+
 @pytest.mark.slow
 def test_two_processes(patched_verl):
     nan = {**TWO_FORKING["FSDP, forking tokens"], "nan_on_rank": 1}

@@ -400,11 +400,19 @@ class ActorHooks:
         Returns:
             The log-probs of the transformed policy, those of the original policy (the same tensor
             where no KL loss needs them), the old log-probs, and the advantages.
+
+        Raises:
+            RuntimeError: the scale that `decide` made has not come this far.
         """
         old_log_prob, advantages = micro_batch["old_log_probs"], micro_batch["advantages"]
         if not self.config.scales_logits:
             return log_prob, log_prob, old_log_prob, advantages
-        micro_batch[LOGIT_SCALE]  # a KeyError where a recipe's update did not pass it on
+        if not _has(micro_batch, LOGIT_SCALE):
+            raise RuntimeError(
+                f"ERA: a micro-batch of the update has no {LOGIT_SCALE}, so it would train without "
+                "ERA. Pass on all select_keys, as verl's DataParallelPPOActor.update_policy does, "
+                "or set actor.era.enable to False. This step's update was not made."
+            )
         original = log_prob
         if log_prob.dim() == 3:
             original, log_prob = log_prob.unbind(-1)
