@@ -206,11 +206,12 @@ timm-own-tests: $(READY_TIMM)
 	@$(CPU) -m tools.timm_tests $(TIMM_CHECKOUT)
 
 ##@ Searches and measurements
+SEARCH := --hypothesis-profile search --hypothesis-show-statistics
 ## floor-search: entropies below the minimum; also entropy-search, log-prob-search, learned-delta
 floor-search: $(call ready,cpu)
-	@$(CPU) -m pytest -q tests/vision/test_activation.py -k no_attack
+	@$(CPU) -m pytest -q tests/vision/test_activation.py -k below_the_floor $(SEARCH)
 entropy-search: $(call ready,cpu)
-	@$(CPU) -m pytest -q tests/control/test_continuous_era.py -k no_attack
+	@$(CPU) -m pytest -q tests/control/test_continuous_era.py -k at_least_the_target $(SEARCH)
 log-prob-search: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests/llm/test_log_probs.py -m search
 # entropies of bounded policies with a learned delta

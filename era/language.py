@@ -389,7 +389,7 @@ class BelowLow:
                 f"the first update too, set {self._prefix}low to 0.3 of the H_resp there "
                 "(docs/when-to-use.md); else see docs/llm/when-it-holds.md."
             )
-        settings = {} if era.hold else {"hold": True}
+        settings: dict[str, Any] = {} if era.hold else {"hold": True}
         settings |= {"k": HOLD_K} if era.k < HOLD_K else {}
         tries = f"try {' and '.join(shown(*setting) for setting in settings.items())}"
         if not settings:

@@ -1,6 +1,7 @@
 """Fixtures for all test folders. Upstreams with and without the overlays are made once per pytest process."""
 
 import functools
+import importlib.util
 import json
 import os
 import re
@@ -14,6 +15,11 @@ import pytest
 from helpers import FASTTD3, NO_RECIPES, TIMM, need_scripts
 
 ROOT = Path(__file__).resolve().parent.parent
+
+if importlib.util.find_spec("hypothesis"):  # which the environments of the plug-ins lack
+    from hypothesis import settings
+
+    settings.register_profile("search", max_examples=5000, derandomize=False)  # make floor-search, entropy-search
 
 # A shell starts its background jobs with Ctrl-C ignored, and their children inherit that. Some tests send Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -212,18 +218,3 @@ def patched_release(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def upstream_release(patched_release, tmp_path_factory) -> Path:
     return unpatched(patched_release, "4b7320b", tmp_path_factory.mktemp("upstream"))
-
-
-@pytest.fixture(scope="session")
-def run_in():
-    """run_in(tree, script, *args): what a Python script prints in a process whose `import verl` finds the tree's."""
-
-    def run(tree: Path, script: Path, *args, processes: int = 1, timeout: int = 900) -> str:
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-        command = [sys.executable, *(launcher if processes > 1 else []), script, *map(str, args)]
-        env = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-        result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout)
-        assert result.returncode == 0, f"{script} {args} ended with {result.returncode}\n{result.stdout}{result.stderr}"
-        return result.stdout
-
-    return run

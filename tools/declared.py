@@ -10,18 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from demo import copied
-from era.language_config import ACTOR, VERL_0_4_1, Refusal
+from era.language_config import VERL_0_4_1, Refusal
 from era.refusals import TRL, VERL_0_9
 from recipes import PROJECT, launch_options
 from recipes.pages import filled, table
 
 
 def refusals_list(refusals: Mapping[str, Refusal]) -> str:
-    """What is refused, in Markdown; one that is not ERA's names its subject. Why, and what to do, the error says."""
-    return "\n".join(
-        f"- {subject.replace(f'{ACTOR}.', '')}: {setting}" if subject else f"- {setting}"
-        for setting, _, _, _, subject in refusals.values()
-    )
+    """What is refused with ERA, in Markdown, without what baselines of the page refuse. The error says why."""
+    return "\n".join(f"- {setting}" for setting, _, _, _, subject in refusals.values() if not subject)
 
 
 def variables_table(launcher: str, linked: str | None = None) -> str:

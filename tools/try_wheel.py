@@ -4,9 +4,9 @@
 
     python -m tools.try_wheel dist/*.whl [--pythons 3.10 3.13] [--extras trl timm]
 
-It prints the installed releases as a table, the one in docs/release.md, and exits with 1 where an installation or an
-import failed that should not, or the other way round. uv makes one environment at a time, and finds the Pythons or
-downloads them: up to 10 GB, or a quarter of it with UV_TORCH_BACKEND=cpu.
+It prints the installed releases as a table, and exits with 1 where an installation or an import failed that should not,
+or the other way round. uv makes one environment at a time, and finds the Pythons or downloads them: up to 10 GB, or a
+quarter of it with UV_TORCH_BACKEND=cpu.
 """
 
 import argparse

@@ -83,8 +83,8 @@ def test_two_versions_of_one_upstream_and_one_that_a_plugin_is_for(project):
 
 def test_fetch_then_offline(project):
     assert "--offline" in project.run("apply", "alpha", "--offline", code=6).err
-    found = project.run("fetch", "--json").json
-    assert found["alpha"] == {"version": "v1", "source": "git", "commit": project.ids["v1"]}
+    fetched = {"version": "v1", "source": "git", "commit": project.ids["v1"]}
+    assert project.run("fetch", "--json").json["alpha"] == fetched
     project.run("apply", "--offline")
 
 
@@ -183,8 +183,6 @@ def untracked(path: str, ignored: bool = False):
         (untracked("fresh"), "in the way: fresh\n", "diff alpha --local"),
         (untracked("fresh", ignored=True), "in the way: fresh\n", "--ignored"),
         (lambda at: (at / "fresh").symlink_to(at.parent), "in the way: fresh\n", "diff alpha --local"),
-        (lambda at: write_tree(at, {".git/MERGE_HEAD": "1" * 40}), "MERGE_HEAD", "how to finish it"),
-        (lambda at: write_tree(at, {".git/index.lock": ""}), "index.lock", "wait for the git"),
     ],
 )
 def test_what_is_in_the_way_of_a_newer_overlay(project, prepare, said, advice):

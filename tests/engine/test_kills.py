@@ -9,7 +9,6 @@ ERA_KILLS_SEED another sequence of them.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import itertools
 import os
@@ -106,7 +105,7 @@ def place(project, name: str, token: str) -> str:
 
 @pytest.mark.slow
 def test_nothing_is_lost_and_the_same_command_completes(project):
-    chance, seen = random.Random(SEED), collections.Counter()
+    chance = random.Random(SEED)
     project.add({f"overlays/beta/{OURS}": ""})
     set_overlay(project, 1)
     for verb, folder in {"apply": "applied", "revert": "reverted"}.items():
@@ -116,7 +115,6 @@ def test_nothing_is_lost_and_the_same_command_completes(project):
     for kind, moment in itertools.islice(pairs, KILLS):
         tokens = prepare(project, kind)
         cut, alone = kill(project, chance, kind, moment)
-        seen.update([f"cut: {bool(cut)}", f"alone: {alone}"])
         lost = [token for name, token in tokens if place(project, name, token) == "NOWHERE"]
         if cut and not alone and chance.random() < 0.5:  # somebody goes on working before the second run
             name = chance.choice(cut)
@@ -124,7 +122,6 @@ def test_nothing_is_lost_and_the_same_command_completes(project):
         project.run(*COMMANDS[kind])
         for name, token in tokens:
             found = place(project, name, token)
-            seen[f"in a {found}"] += 1
             if found == "NOWHERE" or (token.startswith(("untracked", "carried")) and found != "file"):
                 lost.append(token)
         assert not lost, (kind, moment, alone)
@@ -135,4 +132,3 @@ def test_nothing_is_lost_and_the_same_command_completes(project):
             records = git(project.checkout(name), "for-each-ref", "refs/worktree").splitlines()
             era = git(project.checkout(name), "for-each-ref", "refs/heads/era")
             assert (len(records), bool(era)) == (1, not reverted), (kind, moment, alone, name)
-    print(KILLS, "kills:", dict(seen))

@@ -96,10 +96,8 @@ def no_hang():
 )
 def test_what_cannot_be_ours_is_refused_by_name(project, home, tmp_path, no_hang, make, folder, names, verbs):
     """By each verb that would go there, and the user's files keep their bytes."""
-    words, parts = (
-        {"package": project.index / "alpha-1.0.tar.gz", "new": tmp_path / "new"},
-        (home, project.root, "cache"),
-    )
+    words = {"package": project.index / "alpha-1.0.tar.gz", "new": tmp_path / "new"}
+    parts = home, project.root, "cache"
     for part in parts:
         shutil.copytree(tmp_path / part, tmp_path / "kept" / Path(part).name)
     for name in names.split():

@@ -4,12 +4,7 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from kit import FIRST, HEADER, branch, content, git, make_patch, replace_in
 
 HEAD = HEADER.format(subject="x")
@@ -109,47 +104,3 @@ def test_git_am_makes_the_same_files(project, tmp_path):
     patched = content(project.checkout())
     assert patched["README.md"][0] and "src/old.py" not in patched
     assert content(tree) == {path: patched[path] for path in FIRST if path != "src/old.py"}
-
-
-# --- any patch ---
-
-
-@st.composite
-def mutations(draw) -> list:
-    """Up to three changes of a line each: at which place, and what."""
-    bits = st.tuples(st.integers(0, 99), st.integers(0, 7))
-    whats = st.sampled_from(["drop", "double", "cut", *b" -+\\@x"]) | bits
-    return draw(st.lists(st.tuples(st.integers(0, 99), whats), min_size=1, max_size=3))
-
-
-def mutate(raw: bytes, changes: list) -> bytes:
-    lines = [bytearray(line) for line in raw.splitlines(keepends=True)]
-    for place, what in changes:
-        at = place % len(lines)
-        line = lines[at]
-        if isinstance(what, tuple):
-            line[what[0] % len(line)] ^= 1 << what[1]
-        elif isinstance(what, int):
-            line[0] = what
-        else:
-            lines[at : at + 1] = {"drop": [], "double": [line, line], "cut": [line[: len(line) // 2] or b"x"]}[what]
-    return b"".join(lines)
-
-
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
-@given(mutations())
-def test_a_mutated_patch_is_refused_or_gives_what_its_ids_say(project, changes):
-    """Where a patch is accepted, plain git makes the same of it, with the ids that the patch names."""
-    git(project.root, "checkout", "-q", "--", "patches/beta")
-    raw = project.patch(1, "beta", "b1").read_bytes()
-    mutated = mutate(raw, changes)
-    put(project, mutated)
-    shutil.rmtree(project.checkouts, ignore_errors=True)
-    result = project.run("apply", "beta", code=None)
-    assert result.code in (0, 2, 3, 4), result.text
-    if result.code == 0:
-        beta = project.up / "beta"
-        applied = subprocess.run(["git", "apply", "--cached", "-"], cwd=beta, input=mutated, capture_output=True)
-        found = git(beta, "ls-files", "--stage", "main.py").split()[1]
-        git(beta, "reset", "-q")
-        assert applied.returncode == 0 and found in mutated.decode("utf-8", "replace") and found in raw.decode()

@@ -122,18 +122,6 @@ engine = load_engine(PROJECT)
 PATCHES = sorted((PROJECT / "patches").glob("*/*/*.patch"))
 
 
-def complaints(body: str) -> list[str]:
-    """What a patch's header lacks. A line that starts with a blank belongs to the field above."""
-    lines = re.sub(r"\n[ \t]+", " ", body).splitlines()
-    fields = dict(line.split(":", 1) for line in lines if re.match(r"[A-Z][A-Za-z-]+:", line))
-    found = [f"the field {name}: is missing" for name in engine.export.FIELDS if name not in fields]
-    for name in engine.export.FIELDS:
-        text = fields.get(name, "x").strip()
-        if not text or "FILL-IN" in text:
-            found.append(f"the field {name}: is not filled in")
-    return found
-
-
 def test_every_upstream_and_version_can_be_read():
     known = engine.project.read_upstreams()
     assert known["verl"].versions["v0.4.1"].commit == "8d9e350ea58c7ad4b50dd14d9dcb50577242c55f"
@@ -154,9 +142,8 @@ def test_every_upstream_and_version_can_be_read():
     "path", PATCHES, ids=[f"{path.parent.parent.name}-{path.parent.name}-{path.name[:4]}" for path in PATCHES]
 )
 def test_patch_is_as_export_writes_it(path):
-    assert complaints(engine.project.read_patch(path.name, path.read_bytes()).message.partition("\n\n")[2]) == []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert lines[0] == "From " + "0" * 40 + " Mon Sep 17 00:00:00 2001"
-    assert lines[1] == f"From: {engine.git.AUTHOR} <{engine.git.EMAIL}>"
-    assert lines[2] == "Date: Thu, 1 Jan 2026 00:00:00 +0000"
-    assert "-- " not in lines
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith(engine.export.MAIL) and "-- " not in text.splitlines() and "FILL-IN" not in text
+    body = engine.project.read_patch(path.name, path.read_bytes()).message.partition("\n\n")[2]
+    for field in engine.export.FIELDS:  # filled in, on its line or on the next one, which begins with a blank
+        assert re.search(rf"^{field}:[ \t]*(\n[ \t]+)?\S", body, re.MULTILINE), field

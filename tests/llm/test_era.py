@@ -163,23 +163,6 @@ def test_advice_comes_once_when_most_updates_lost_the_bound(era):
     assert "since this training was started" in never and "set era_low to 0.3 of the H_resp there" in never
 
 
-def test_top_and_rest_partition_the_response(era):
-    torch.manual_seed(0)
-    entropy, mask = torch.rand(50, 37, dtype=torch.double), torch.rand(50, 37) < 0.7
-    top, rest = era.split_entropy(entropy, mask, 0.2)
-    length = mask.sum(-1)
-    count = era.forking_count(length, 0.2)
-    torch.testing.assert_close(top * count + rest * (length - count), (entropy * mask).sum(-1))
-    assert (top >= rest).all()
-
-
-def test_values_outside_the_mask_never_matter(era):
-    entropy, mask = torch.rand(4, 9), torch.tensor([[1] * 5 + [0] * 4]).expand(4, 9)
-    expected = era.response_entropy(entropy, mask)
-    for poison in (math.nan, math.inf, -math.inf, 1e9):
-        assert torch.equal(era.response_entropy(entropy.masked_fill(mask == 0, poison), mask), expected)
-
-
 def test_nan_inside_the_mask_is_not_hidden(era):
     entropy = torch.tensor([[1.0, math.nan, 0.5], [1.0, 2.0, 0.5]])
     h = era.response_entropy(entropy, torch.ones(2, 3))

@@ -84,20 +84,6 @@ def test_examples_reach_every_branch():
     assert len(seen) == 6
 
 
-@pytest.mark.parametrize("dtype", [torch.double, torch.float32, torch.bfloat16])
-def test_on_policy_it_is_the_plain_policy_gradient(gspo, dtype):
-    """ERA on-policy calls it with the detached log-probs: the ratio is exactly 1 and nothing is clipped."""
-    old, _, advantages, mask = example(1, token_advantages=True)
-    old, advantages = old.to(dtype), advantages.to(dtype)
-    loss, gradient, (clip_fraction, kl, _) = loss_and_gradient(
-        gspo, old, old, advantages, mask, config=SimpleNamespace(clip_ratio_low=0.0, clip_ratio_high=0.0)
-    )
-    weight = mask / mask.sum(-1, keepdim=True) / len(mask)
-    torch.testing.assert_close(loss.double(), -(advantages.double() * weight).sum(), rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(gradient, (-advantages.double() * weight).to(dtype))
-    assert clip_fraction == 0 and kl == 0
-
-
 def test_clip_ratio_is_the_fallback(gspo):
     values = example(2)
 

@@ -5,10 +5,10 @@ import itertools
 import math
 import warnings
 
+import hypothesis
 import mpmath
 import pytest
 import torch
-from floor_attacks import attacks, margins, one_hot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vision_helpers import entropy, entropy_range, equation
@@ -55,6 +55,23 @@ def rows(classes: int) -> torch.Tensor:
     logits[6, 1:] = -math.inf
     logits[7, 0] = -math.inf
     return logits
+
+
+def margins(activation: torch.nn.Module, logits: torch.Tensor) -> tuple[float, float, float]:
+    """Smallest entropy - floor (nats), largest probability - max_probability, and how far rounding can move either.
+
+    They are those of the activation's fp32 output z', summed in fp64. A rounding of z' is eps |z'|. Where d = -1 - z'
+    is small (tau near e), z' behaves like sqrt(2 u), u a logarithm near 0 with an absolute error of eps, hence eps / d.
+    Either moves the entropy by at most that times the largest -ln p, about 1 + ln(n). The sum of n terms in fp64 comes
+    on top.
+    """
+    with torch.no_grad():
+        outputs = activation(logits)
+    off_by = float(outputs.abs().amax()) + 1 / float((-1 - outputs).amin())
+    classes, eps = outputs.shape[-1], torch.finfo(outputs.dtype).eps
+    allowed = (eps * off_by + classes * torch.finfo(torch.float64).eps) * (1 + math.log(classes))
+    top = float(outputs.double().softmax(-1).amax())
+    return float(entropy(outputs).amin()) - activation.floor, top - activation.max_probability, allowed
 
 
 # Values
@@ -336,8 +353,10 @@ def test_floor_and_cap_in_many_digits_are_reached(era, inverse):
         rel = 5e-8 if tau == math.e else 1e-10
         assert (activation.floor, activation.max_probability) == pytest.approx(want, rel=rel)
         assert activation.floor > min_entropy
-        entropy, probability, _ = margins(activation, one_hot(classes))
-        assert abs(entropy) < 1e-9 and abs(probability) < 1e-9
+        one_hot = torch.full((classes,), -math.inf, dtype=torch.float64)
+        one_hot[0] = 0
+        lowest, probability, _ = margins(activation, one_hot)
+        assert abs(lowest) < 1e-9 and abs(probability) < 1e-9
 
 
 @both_inverses
@@ -352,43 +371,30 @@ def test_calibration_inverts_the_floor(era, inverse):
 
 # Adversarial
 
-
-@pytest.mark.parametrize(
-    "classes", [pytest.param(n, marks=() if n in (10, 1000) else pytest.mark.search) for n in CLASSES]
-)
-def test_no_attack_gets_below_the_floor(era, classes, say):
-    """`make floor-search` runs and prints all of them."""
-    lowest, highest = (math.inf, ""), (-math.inf, "")
-    fractions = (1e-6, 0.05, 0.5, 0.99) if classes <= 1000 else (0.05, 0.9)
-    for tau, inverse, fraction in itertools.product(TAUS if classes <= 100 else (4.0, 1000.0), INVERSES, fractions):
-        activation = era.EntropyRegularizingActivation(classes, inside(classes, tau, fraction), tau, inverse)
-        for attack, logits in attacks(activation, classes).items():
-            for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
-                entropy, probability, allowed = margins(activation, logits.to(dtype))
-                where = f"{attack} {dtype} n={classes} tau={tau} {inverse} H0={activation.min_entropy}"
-                assert entropy >= -allowed and probability <= allowed, (where, entropy, probability, allowed)
-                lowest, highest = min(lowest, (entropy, where)), max(highest, (probability, where))
-    say(f"{classes} classes: smallest entropy - floor in nats, largest probability - max_probability:")
-    for margin, where in (lowest, highest):
-        say(f"  {margin:8.1e}  {where}")
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 @both_inverses
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(deadline=None)
 @given(
-    counts=st.lists(st.integers(1, 3000), min_size=1, max_size=3),
+    counts=st.lists(st.integers(1, 7000), min_size=1, max_size=3),
     gaps=st.lists(st.floats(0, 60), min_size=3, max_size=3),
-    tau=st.floats(math.e, 1e4),
+    noise=st.sampled_from([0.0, 1e-3, 1.0, 30.0]),
+    dtype=st.sampled_from(DTYPES),
+    tau=st.floats(math.e, 1e4) | st.sampled_from(TAUS),
     fraction=st.floats(1e-9, 1 - 1e-9),
 )
-def test_rows_of_four_levels_stay_above_the_floor(era, inverse, counts, gaps, tau, fraction):
-    """One class ahead of up to three groups of ties.
+def test_no_row_gets_below_the_floor(era, inverse, counts, gaps, noise, dtype, tau, fraction):
+    """One class ahead of up to three groups of ties, and the same with noise.
 
-    A smallest entropy elsewhere than at one-hot would have to be of this form, as two free classes on a concave stretch
-    can always trade probability.
+    A smallest entropy elsewhere than at one-hot would have to be of the first form, as two free classes on a concave
+    stretch can always trade probability. `make floor-search` looks longer for what is lowest.
     """
     classes = 1 + sum(counts)
     activation = era.EntropyRegularizingActivation(classes, inside(classes, tau, fraction), tau, inverse)
     levels = [torch.zeros(1)] + [torch.full((count,), -gap) for count, gap in zip(counts, itertools.accumulate(gaps))]
-    entropy, probability, allowed = margins(activation, torch.cat(levels).double()[None])
+    logits = torch.cat(levels) + noise * torch.randn(classes, generator=torch.Generator().manual_seed(0))
+    entropy, probability, allowed = margins(activation, logits.to(dtype))
     assert entropy >= -allowed and probability <= allowed
+    hypothesis.target(-entropy, label="nats below the floor")
+    hypothesis.target(probability, label="probability above the largest")
