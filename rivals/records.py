@@ -71,6 +71,8 @@ def _llm(folder: Path) -> dict[str, pd.DataFrame]:
 def _trl(folder: Path) -> dict[str, pd.DataFrame]:
     steps = csv_rows(folder / STEPS_FILE).rename(columns={"step": "global_step", "step_seconds": "seconds"})
     ends, curves = _training(steps, TRL_CURVES)
+    if "updates_below_low" in steps:  # which ERA no longer counts
+        ends["updates_below_low"] = steps.updates_below_low.iloc[-1]
     samples = pd.DataFrame([json.loads((folder / VALIDATION_FILE).read_text())])
     return {"trl/runs": ends, "trl/samples": samples, "trl/curves": curves}
 
