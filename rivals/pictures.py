@@ -117,9 +117,9 @@ def held_curves(panels: Mapping[str, tuple[tuple[str, str], float, pd.DataFrame]
         for _, run in curves.groupby("seed"):
             axis.plot(run.step, run.response_entropy, color=color(*arm), linewidth=1.2, alpha=0.8)
         axis.axhline(bound, color=colors.BOUND, linewidth=0.9)
-        axis.set_title(title, fontsize=8)
+        axis.set_title(title.replace("without ", "without\n"), fontsize=8)
         axis.tick_params(labelsize=7)
-        axis.set_ylim(bottom=0)
+    axes[0, 0].set_ylim(bottom=0)  # of all: they share the axis
     figure.supylabel("H_resp (nats)", fontsize=9)
     figure.supxlabel("training step", fontsize=9)
     figure.savefig(file)
