@@ -35,7 +35,6 @@ DOCS := $(CLEAN) $(ENVIRONMENTS)/docs/bin/python
 RUFF := $(CLEAN) $(ENVIRONMENTS)/lint/bin/python -m ruff
 MYPY := $(CLEAN) $(ENVIRONMENTS)/lint/bin/python -m mypy
 CONTROL := $(CLEAN) $(ENVIRONMENTS)/control-cpu/bin/python
-RIVALS_VISION := $(CLEAN) $(ENVIRONMENTS)/rivals-vision/bin/python
 VERL_09 := $(CLEAN) $(ENVIRONMENTS)/verl-0.9-cpu/bin/python
 TRL_CPU := $(CLEAN) $(ENVIRONMENTS)/trl-cpu/bin/python
 AXOLOTL := $(CLEAN) $(ENVIRONMENTS)/axolotl-cpu/bin/python
@@ -60,9 +59,9 @@ TIMM_CHECKOUT := $(TIMM_$(TIMM))/timm
 FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 
 .PHONY: help demo demo-trl demo-vision demo-control report apply status diff revert drift llm-smoke vision-smoke \
-	control-smoke rivals rivals-llm rivals-llm-hold rivals-trl rivals-vision rivals-control lint format docs test \
+	control-smoke rivals rivals-llm-hold rivals-trl rivals-control lint format docs test \
 	test-all test-grids test-verl-0.9 test-trl test-axolotl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-pins \
-	test-release test-rivals rehearse-llm rehearse-vllm rehearse-slurm timm-own-tests gpu-check \
+	test-release rehearse-llm rehearse-vllm rehearse-slurm timm-own-tests gpu-check \
 	floor-search entropy-search log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-trl \
 	bench-megatron clean given-python patched-verl patched-timm patched-fasttd3
 
@@ -124,18 +123,13 @@ llm-smoke vision-smoke control-smoke: $(call ready,cpu)
 
 ##@ ERA beside what people use instead, on CPU cores (TASKS, SEED, ARMS, DRY_RUN=1, OUTPUT, JOBS; docs/rivals/)
 # all of these, one after the other: days of two cores
-rivals: rivals-vision rivals-llm rivals-llm-hold rivals-trl rivals-control
-## rivals, rivals-llm: all, for days; in verl: bonuses, KL, clipping; rivals-llm-hold: hold
-rivals-llm: patched-verl
-	@$(CPU) -m rivals.launch llm
+rivals: rivals-llm-hold rivals-trl rivals-control
+## rivals, rivals-llm-hold: all, for days; in verl: what holds ERA's bound; 220 runs
 rivals-llm-hold: patched-verl
 	@$(CPU) -m rivals.launch llm-hold
-## rivals-trl: in TRL, SmolLM2-135M: its adaptive bonus, what holds ERA's bound; 194 runs
+## rivals-trl: the same in TRL, SmolLM2-135M; 128 runs
 rivals-trl: $(call ready,trl-cpu)
 	@$(TRL_CPU) -m rivals.launch trl
-## rivals-vision: on digits: label smoothing, focal loss, LogitNorm, uniform mixing and others
-rivals-vision: $(call ready,rivals-vision)
-	@$(RIVALS_VISION) -m rivals.launch vision
 ## rivals-control: PPO with low noise, mis-set targets, EAPO; SAC's alpha
 rivals-control: control-ppo control-ppo-targets control-eapo-3m control-alpha
 
@@ -194,12 +188,9 @@ test-timm-1.0.28: $(call ready,cpu)
 test-fasttd3-229ed59: $(call ready,cpu)
 	@FASTTD3=229ed59 $(TESTS) --dist loadfile $(addprefix tests/control/test_,training_scripts.py fastsac_era_actor.py \
 		run_log.py control_commands.py control_demo.py control_runs.py)
-# prompts and grader of the authors' release, which has an environment of its own
+## test-release: prompts and grader of the authors' release, which has an environment of its own
 test-release: $(call ready,cpu) $(call ready,era-release)
 	@ERA_RELEASE_PYTHON="$$(realpath -s $(ENVIRONMENTS)/era-release/bin/python)" $(CPU) -m pytest -q tests/llm/test_release.py
-## test-rivals: the runs of rivals-vision; test-release: the authors' evaluation
-test-rivals: $(call ready,rivals-vision)
-	@$(RIVALS_VISION) -m pytest -q tests/rivals/test_vision.py
 ## rehearse-llm: LLM runs up to their weights, on a CPU; rehearse-vllm, rehearse-slurm likewise
 rehearse-llm: $(ENVIRONMENTS)/verl-gpu/packages
 	@python3 apply.py apply verl --source git --checkouts "$$CHECKOUTS"
@@ -281,7 +272,7 @@ $(ENVIRONMENTS)/%/packages: | requirements/%.txt
 	@$(SHELL) requirements/environment.sh $* $@
 $(shell $(SHELL) requirements/environment.sh changed $(ENVIRONMENTS)): FORCE
 FORCE:
-WITH_TORCH_APART := cpu control-cpu verl-0.9-cpu trl-cpu axolotl-cpu rivals-vision vllm-cpu
+WITH_TORCH_APART := cpu control-cpu verl-0.9-cpu trl-cpu axolotl-cpu vllm-cpu
 $(foreach name,$(WITH_TORCH_APART),$(eval $(call ready,$(name)): | given-torch-$(name)))
 $(call ready,cpu): | given-python
 

@@ -9,11 +9,11 @@ Blues and purples are ERA with other settings.
 BASELINE = "black"
 ERA = "#2b7bba"  # blue
 BOUND = "#b02a2a"  # red: what ERA promises, as a line
-LIGHT_BLUE, DARK_BLUE, PURPLE, LIGHT_PURPLE = "#8fc1e3", "#123a66", "#8b5fa8", "#c9a6dd"
+LIGHT_BLUE, DARK_BLUE, PURPLE = "#8fc1e3", "#123a66", "#8b5fa8"
 ORANGE, LIGHT_ORANGE, GREEN = "#d1611a", "#e8a06b", "#5f8f3e"
 DARK_RED, TEAL, OCHRE, GREY, BROWN, MAGENTA = "#a33b3b", "#2f9c95", "#b59a1f", "0.6", "#6b4a2b", "#c2408f"
 
-# Of rivals/, by method or agent. Those of trl-bound.md have their setting behind the name.
+# Of rivals/, by method or agent. Some arms of trl.md have their setting behind the name.
 METHODS = {
     # language models
     "grpo": BASELINE,
@@ -27,16 +27,11 @@ METHODS = {
     "clip-cov": TEAL,
     "kl-cov": OCHRE,
     "grpo-rate 0.25": GREY,
-    "grpo-negative 0.5": OCHRE,
     "grpo-negative 0": TEAL,
     "era-k 4": LIGHT_BLUE,
     "era-k 8": DARK_BLUE,
-    "era-negative 0.5": LIGHT_PURPLE,
     "era-negative 0": PURPLE,
     "era-hold": MAGENTA,
-    "era-scaled 4": DARK_RED,
-    "era-dynamic 4": BROWN,
-    "era-answers 4": LIGHT_ORANGE,
     # control
     "ppo": BASELINE,
     "ppo_no_bonus": GREY,

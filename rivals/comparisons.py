@@ -2,6 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """Cells and tables that compare two arms seed by seed, at their ends and where one is stopped earlier."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from statistics import mean
 
@@ -37,9 +38,6 @@ def joined(values: Iterable[float], form: str) -> str:
     return ", ".join(format(value, form) for value in values)
 
 
-# What is compared where a rival is stopped at equal reward, and at equal H_resp; decimals.
-AT_REWARD, AT_ENTROPY = {"response_entropy": 2, "distinct_right": 1}, {"reward": 2, "distinct_right": 1}
-STOPPED = {equal.REWARD: AT_REWARD, equal.ENTROPY: AT_ENTROPY}
 STOPPED_NAMES = {"reward": "reward", "response_entropy": "H_resp", "distinct_right": "distinct right of 8"}
 Curves = list[tuple[pd.DataFrame, pd.DataFrame]]  # of a run and of its rival, for each seed
 
@@ -62,7 +60,7 @@ def stopped_at(curves: Curves, by: str, columns: Iterable[str]) -> pd.DataFrame:
 
 
 def stopped_table(
-    first: str, name: str, lines: Iterable[tuple[str, Curves]], of: Mapping[str, Mapping[str, int]] = STOPPED
+    first: str, name: str, lines: Iterable[tuple[str, Curves]], of: Mapping[str, Mapping[str, int]]
 ) -> str:
     """A line per arm whose curves are there: its end beside a rival, stopped where that has the same reward or H_resp.
 
@@ -95,8 +93,8 @@ def holm(p_values: Mapping[str, float], count: int, level: float = 0.05) -> list
 
     count: the number of all comparisons, those without a p-value included.
     """
-    left = []
-    for name, p_value in sorted(p_values.items(), key=lambda item: item[1]):
+    left, known = [], {name: p_value for name, p_value in p_values.items() if not math.isnan(p_value)}
+    for name, p_value in sorted(known.items(), key=lambda item: item[1]):
         if not p_value <= level / (count - len(left)):
             break
         left.append(name)

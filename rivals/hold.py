@@ -3,7 +3,7 @@
 """The tables of docs/rivals/trl-hold.md: ERA with hold beside its rivals, in TRL and in verl."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +16,7 @@ from rivals import equal, llm, trl
 from rivals.comparisons import Curves, curves_by_key, curves_of, holm, joined, stopped_at, stopped_table
 
 Arm = tuple[str, str]  # method and setting
+FIRST = "ERA with hold, k = 8"  # which is compared with its rivals
 COUNT = 60  # comparisons in each host: five rivals and three measures on each of its four tasks and bounds
 
 
@@ -40,18 +41,14 @@ class Host:
 
 @dataclass(frozen=True)
 class Held:
-    """A task and its bound. The first of the arms is hold with k = 8, and the next five are its rivals."""
+    """A task and its bound. The first of the arms, by name, is hold with k = 8, and the next five are its rivals."""
 
     task: str
     bound: float
-    arms: Sequence[Arm]
-    names: Sequence[str]
+    arms: Mapping[str, Arm]
     seeds: Sequence[int]
     compared: str = ""  # a measure of the final weights that counts in Holm's correction
     decides: bool = False
-
-    def named(self, arms: Sequence[Arm]) -> list[tuple[str, Arm]]:
-        return [(self.names[self.arms.index(arm)], arm) for arm in arms]
 
     def curves(self, known: pd.DataFrame, arm: Arm, rival: Arm) -> Curves:
         return curves_of(known, (self.task, *arm), (self.task, *rival), self.seeds)
@@ -74,16 +71,31 @@ VERL = Host(
     {equal.REWARD: {equal.ENTROPY: 2}, equal.ENTROPY: {equal.REWARD: 2}},
     ((equal.REWARD, equal.ENTROPY), (equal.ENTROPY, equal.REWARD)),
 )
-NAMES = {"era": "ERA, k = 2", "era-negative": "ERA without negative advantages"}
+
+
+def arms(grpo: Arm, slow: Arm, bonus: Mapping[str, Arm], two: Arm, at: str = "") -> dict[str, Arm]:
+    """The arms by name. Given: those that differ between the hosts, and what stands behind a setting, its bound."""
+    return {
+        FIRST: ("era-hold", f"8{at}"),
+        "GRPO": grpo,
+        "ERA, k = 8": ("era-k", f"8{at}"),
+        "ERA without negative advantages": ("era-negative", f"0{at}"),
+        **bonus,
+        "GRPO, learning rate x 0.25": slow,
+        **{f"ERA with hold, k = {k}": ("era-hold", f"{k}{at}") for k in (4, 2, 1)},
+        "ERA, k = 4": ("era-k", f"4{at}"),
+        "ERA, k = 2": two,
+    }
 
 
 def held_in_trl(numbers: pd.DataFrame) -> list[Held]:
     held = []
-    for task, bound in trl.HELD:
-        arms = sum(trl.hold_arms(task, bound), [])
-        names = [NAMES.get(method) or trl.name(method, setting) for method, setting in arms]
-        seeds, decides = trl_seeds(numbers, task, bound), bound == trl.BOUND[task]
-        held.append(Held(task, bound, arms, names, seeds, decides=decides))
+    for (task, bound), target in trl.HELD.items():
+        decides = bound == trl.BOUND[task]
+        bonus = {f"adaptive bonus, {target} nats": ("adaptive", target)}
+        two, at = ("era", f"{bound:g}"), "" if decides else f"@{bound:g}"
+        of_task = arms(("grpo", "0"), ("grpo-rate", "0.25"), bonus, two, at)
+        held.append(Held(task, bound, of_task, trl_seeds(numbers, task, bound), decides=decides))
     return held
 
 
@@ -104,28 +116,19 @@ def trl_seeds(numbers: pd.DataFrame, task: str, bound: float) -> Sequence[int]:
 
 
 def held_in_verl() -> list[Held]:
-    names = {
-        "era-hold": "ERA with hold, k = {}",
-        "era-k": "ERA, k = {}",
-        "era-negative": NAMES["era-negative"],
-        "adaptive": "adaptive bonus on H_resp",
-    }
     held = []
     for task, share in llm.HOLD_SHARE.items():
-        rivals = [("grpo", "1"), ("era-k", "8"), ("era-negative", "0"), ("adaptive", share), ("grpo", "0.25")]
-        others = [*(("era-hold", k) for k in ("4", "2", "1")), ("era-k", "4"), ("era-k", "2")]
-        arms = [("era-hold", "8"), *rivals, *others]
-        of_arms = ["GRPO" if arm == ("grpo", "1") else "GRPO, learning rate x 0.25" for arm in arms]
-        of_arms = [names.get(method, other).format(value) for (method, value), other in zip(arms, of_arms)]
+        bonus = {"adaptive bonus on H_resp": ("adaptive", share)}
+        of_task = arms(("grpo", "1"), ("grpo", "0.25"), bonus, ("era-k", "2"))
         compared = {"chain-goal": "best_accuracy", "chain": "d@.95"}.get(task, "reward")
-        held.append(Held(task, float(share) * llm.START[task][0], arms, of_arms, llm.HOLD_SEEDS, compared))
+        held.append(Held(task, float(share) * llm.START[task], of_task, llm.HOLD_SEEDS, compared))
     return held
 
 
 def results_table(numbers: pd.DataFrame, known: pd.DataFrame, host: Host, held: Held) -> str:
     """A line per arm, with a number for each seed; and which arms were not run."""
     lines, not_run = [], []
-    for name, arm in held.named(held.arms):
+    for name, arm in held.arms.items():
         keys = [key for key in ((held.task, *arm, seed) for seed in held.seeds) if key in numbers.index]
         if not keys:
             not_run.append(name)
@@ -159,7 +162,7 @@ def p_values(numbers: pd.DataFrame, host: Host, held: Held, name: str, arm: Arm,
         found[f"{title}: {columns[column]} at equal {where[by]}"] = p_value(values)
     if held.compared:
         one, other = (
-            numbers[held.compared].loc[(held.task, *either)].reindex(held.seeds) for either in (held.arms[0], arm)
+            numbers[held.compared].loc[(held.task, *either)].reindex(held.seeds) for either in (held.arms[FIRST], arm)
         )
         found[f"{title}: {held.compared} at the end"] = p_value(one - other)
     return found
@@ -169,22 +172,21 @@ def host_tables(numbers: pd.DataFrame, host: Host, tasks: Sequence[Held], place:
     """The tables of one host, by the names of their places in the page; place: of the sentence on Holm's correction."""
     known, tables, found, deciding, is_whole = curves_by_key(host.curves), {}, {}, {}, True
     for held in tasks:
-        first, *rivals = held.arms[:6]
-        baseline = rivals[0]
-        against = {(name, arm): held.curves(known, first, arm) for name, arm in held.named(rivals)}
-        beside = ((name, held.curves(known, arm, baseline)) for name, arm in held.named(held.arms) if arm != baseline)
+        (_, first), *rivals = [*held.arms.items()][:6]
+        baseline = held.arms["GRPO"]
+        against = {name: held.curves(known, first, arm) for name, arm in rivals}
+        beside = ((name, held.curves(known, arm, baseline)) for name, arm in held.arms.items() if arm != baseline)
         title = f"{held.task} {round(held.bound, 2):g}"
-        named = ((name, curves) for (name, _), curves in against.items())
         tables |= {
             f"results {title}": results_table(numbers, known, host, held),
-            f"rivals {title}": stopped_table("hold with k = 8, beside", "it", named, host.stopped),
+            f"rivals {title}": stopped_table("hold with k = 8, beside", "it", against.items(), host.stopped),
             f"stopped {title}": stopped_table("arm", "GRPO", beside, host.stopped),
         }
-        for (name, arm), curves in against.items():
+        for name, arm in rivals:
             needed = trl.HOLD_SEEDS if host is TRL else held.seeds
             has_all = len(curves_of(known, (held.task, *first), (held.task, *arm), needed)) == len(needed)
             is_whole &= has_all
-            of_rival = p_values(numbers, host, held, name, arm, curves) if has_all else {}
+            of_rival = p_values(numbers, host, held, name, arm, against[name]) if has_all else {}
             found |= of_rival
             if arm == baseline and held.decides:
                 deciding |= {which: value for which, value in of_rival.items() if which.endswith("at equal H_resp")}
@@ -197,12 +199,12 @@ def host_tables(numbers: pd.DataFrame, host: Host, tasks: Sequence[Held], place:
 
 def panels(host: Host, tasks: Sequence[Held]) -> dict[str, tuple[Arm, float, pd.DataFrame]]:
     """For the picture, by title: each arm that was run, its bound, and the curves of the seeds that count."""
-    known, arms, found = curves_by_key(host.curves), set(), {}
+    known, drawn, found = curves_by_key(host.curves), set(), {}
     for held in tasks:
-        for name, arm in held.named(held.arms):
+        for name, arm in held.arms.items():
             curves = known[known.index.isin([(held.task, *arm, seed) for seed in held.seeds])]
-            if len(curves) and (held.task, *arm) not in arms:  # GRPO's runs are the same for every bound
-                arms.add((held.task, *arm))
+            if len(curves) and (held.task, *arm) not in drawn:  # GRPO's runs are the same for every bound
+                drawn.add((held.task, *arm))
                 found[f"{held.task}, {round(held.bound, 2):g} nats\n{name}"] = (arm, held.bound, curves)
     return found
 
@@ -212,7 +214,7 @@ def sections(numbers: pd.DataFrame, host: Host, tasks: Sequence[Held], place: st
     found, parts, not_run = host_tables(numbers, host, tasks, place), [], []
     for held in tasks:
         title, bound = f"`{held.task}`", f"{round(held.bound, 2):g}"
-        if not any((held.task, *held.arms[0], seed) in numbers.index for seed in held.seeds):
+        if not any((held.task, *held.arms[FIRST], seed) in numbers.index for seed in held.seeds):
             not_run.append(f"{title} at {bound} nats")
             continue
         names = (f"{which} {held.task} {bound}" for which in ("results", "rivals", "stopped"))

@@ -1,39 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""The tables of docs/rivals/llm.md: ERA and its rivals in verl."""
+"""The tables of docs/rivals/llm.md: ERA and its rivals in verl, whose runs are recorded and no longer trained here."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import pandas as pd
 
-from era.language import KEPT_WITHIN
 from recipes.pages import table
 from rivals import equal, llm, records
-from rivals.comparisons import curves_by_key, curves_of, difference, joined, spread, stopped_table
+from rivals.comparisons import curves_by_key, curves_of, difference, spread, stopped_table
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, chosen_and_fresh
 
-# Heading: the column of a run's numbers, and decimals; at temperature 1 unless the heading names another.
-HEADINGS = {
-    "H_resp": ("response_entropy", 2),
-    "accuracy": ("pass_at_1", 2),
-    "accuracy at the best temperature": ("best_accuracy", 2),
-    "reward": ("reward", 2),
-    "pass@32": ("pass_at_32", 2),
-    "distinct of 256": ("distinct_all", 0),
-    "d@.95": ("d@.95", 1),
+# The task on which settings are chosen, the one on which they are reported, and whether updates are off-policy.
+PARTS = (
+    ("chain", "chain", False),
+    ("chain", "chain-biased", False),
+    ("chain", "chain-single", False),
+    ("chain", "chain", True),
+    ("chain-goal", "chain-goal", False),
+)
+SHARES = "0.15 0.2 0.3 0.45 0.7"
+# Each method's name, and the values of what was tuned, separated by blanks.
+ON_POLICY = {
+    "grpo": ("GRPO", "0.25 0.5 1 2 4"),
+    "hotter": ("GRPO sampled hotter", "1.1 1.2 1.35 1.5 2.0"),
+    "era": ("ERA", SHARES),
+    "adaptive": ("adaptive bonus on H_resp", SHARES),
+    "adaptive-mean": ("adaptive bonus on the mean entropy", SHARES),
+    "bonus": ("entropy bonus", "0.01 0.02 0.03 0.05 0.08"),
+    "kl": ("KL loss", "0.01 0.02 0.03 0.05 0.1"),
 }
-# What is shown of a task; and what ERA is compared in, fixed in the protocol.
-SHOWN = {
-    "chain": ["H_resp", "accuracy", "d@.95"],
-    "chain-goal": ["H_resp", "accuracy", "distinct of 256", "accuracy at the best temperature", "pass@32"],
-    "chain-biased": ["H_resp", "accuracy", "reward"],
-    "chain-single": ["H_resp", "reward"],  # every right answer is rewarded: the accuracy is the same
+OFF_POLICY = {
+    "off-grpo": ("GRPO", "0.25 0.5 1 1.5 2"),
+    "off-era": ("ERA", SHARES),
+    "clip-higher": ("clip-higher", "0.24 0.28 0.4 0.6 1.0"),
+    "clip-cov": ("Clip-Cov", "0.002 0.01 0.02 0.05 0.1"),
+    "kl-cov": ("KL-Cov", "0.002 0.02 0.1 0.2 0.5"),
 }
+NAMES = {method: name for method, (name, _) in (ON_POLICY | OFF_POLICY).items()}
+# What ERA is compared in on a task, fixed in the protocol. Heading: the column of a run's numbers, and decimals; at
+# temperature 1 unless the heading names another.
 COMPARED = {
-    "chain": ["d@.95"],
-    "chain-goal": ["accuracy at the best temperature", "pass@32"],
-    **dict.fromkeys(("chain-biased", "chain-single"), ["reward"]),
+    "chain": {"d@.95": ("d@.95", 1)},
+    "chain-goal": {"accuracy at the best temperature": ("best_accuracy", 2), "pass@32": ("pass_at_32", 2)},
+    **dict.fromkeys(("chain-biased", "chain-single"), {"reward": ("reward", 2)}),
 }
 
 
@@ -47,6 +58,11 @@ class TaskResults(NamedTuple):
     fresh: dict[str, pd.DataFrame]
 
 
+def settings(off_policy: bool) -> dict[str, list[str]]:
+    """The settings of each method with this kind of updates."""
+    return {method: values.split() for method, (_, values) in (OFF_POLICY if off_policy else ON_POLICY).items()}
+
+
 def recorded_runs() -> pd.DataFrame:
     """A row per recorded run, by KEY."""
     runs = records.read("llm/runs").set_index(KEY).add_prefix("training_")
@@ -54,43 +70,27 @@ def recorded_runs() -> pd.DataFrame:
 
 
 def results_of_parts(numbers: pd.DataFrame) -> dict[str, TaskResults]:
-    """The results of each of llm.PARTS, by its name."""
+    """The results of each of PARTS, by its name."""
     results = {}
-    for tuned_on, task, off_policy in llm.PARTS:
-        chosen, fresh = chosen_and_fresh(numbers.loc[task], numbers.score[tuned_on], llm.settings(off_policy))
+    for tuned_on, task, off_policy in PARTS:
+        chosen, fresh = chosen_and_fresh(numbers.loc[task], numbers.score[tuned_on], settings(off_policy))
         name = f"{task}{', off-policy' if off_policy else ''}"
         results[name] = TaskResults(task, tuned_on == task, off_policy, chosen, fresh)
     return results
 
 
-def setpoints_table(numbers: pd.DataFrame) -> str:
-    """H_resp at the end on `chain`, for each tuning and fresh seed of ERA and of the adaptive bonus on H_resp.
-
-    Both methods only push upwards, so a setpoint is also kept where the entropy ends above it.
-    """
-    ends = numbers.training_response_entropy.sort_index()
-    lines = []
-    for share in llm.METHODS["era"].settings:
-        target = float(share) * llm.START["chain"][0]
-        lines.append([f"{target:.2f}"])
-        for method in ("era", "adaptive"):
-            entropies = ends["chain", method, share]
-            entropies = entropies[entropies.index.isin((*TUNING_SEEDS, *FRESH_SEEDS))]
-            below, reached = (entropies < target - KEPT_WITHIN).any(), ((entropies - target).abs() <= KEPT_WITHIN).all()
-            lines[-1].append(f"{joined(entropies, '.2f')}: {'reached' if reached else 'not kept' if below else 'kept'}")
-    return table(["setpoint, nats", "ERA", "adaptive bonus on H_resp"], lines)
-
-
 def results_table(results: TaskResults) -> str:
     """Mean (smallest to largest) over the fresh seeds, and ERA's differences to each other method, seed by seed."""
-    shown, compared = SHOWN[results.task], COMPARED[results.task]
+    compared = COMPARED[results.task]
     era, lines = results.fresh["off-era" if results.off_policy else "era"], []
     for method, runs in results.fresh.items():
-        cells = [spread(runs[column], digits) for column, digits in map(HEADINGS.get, shown)]
-        for column, digits in map(HEADINGS.get, compared):
+        cells = [spread(runs.response_entropy, 2)]
+        for column, digits in compared.values():
+            cells.append(spread(runs[column], digits))
             cells.append("-" if runs is era else difference(era[column], runs[column], digits))
-        lines.append([llm.METHODS[method].name, results.chosen[method], *cells])
-    return table(["method", "setting", *shown, *(f"ERA minus it, {heading}" for heading in compared)], lines)
+        lines.append([NAMES[method], results.chosen[method], *cells])
+    headings = [cell for heading in compared for cell in (heading, "ERA minus it")]
+    return table(["method", "setting", "H_resp", *headings], lines)
 
 
 def stopped_by_part(results: Mapping[str, TaskResults]) -> str:
@@ -110,7 +110,6 @@ def stopped_by_part(results: Mapping[str, TaskResults]) -> str:
 
 def tables(numbers: pd.DataFrame) -> dict[str, str]:
     """The tables of llm.md, by the names of their places in it."""
-    found = {"setpoints": setpoints_table(numbers), "stopped": stopped_by_part(results_of_parts(numbers))}
-    for title, results in results_of_parts(numbers).items():
-        found[f"results {title.replace(', ', '-')}"] = results_table(results)
-    return found
+    results = results_of_parts(numbers)
+    of_parts = {f"results {title.replace(', ', '-')}": results_table(part) for title, part in results.items()}
+    return {"stopped": stopped_by_part(results), **of_parts}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""python -m rivals.llm_run --task chain --method era --setting 0.3 --seed 1: one run of verl's trainer on a CPU.
+"""python -m rivals.llm_run --task chain --method era-hold --setting 8 --seed 31: one run of verl's trainer on a CPU.
 
 Writes into the folder that it is started in: train.csv, a row per step; samples.csv, a row for each temperature at
 which answers were sampled from the final weights; run.json. The model that a seed's runs start from is made once, in
@@ -100,7 +100,7 @@ def train(arguments: argparse.Namespace) -> Path:
     warmup.write_data(folder.parent, arguments.task, arguments.seed)
     overrides = [setting.format(steps=arguments.steps) for setting in SAVE]
     overrides += llm.overrides(arguments.method, arguments.setting, arguments.task)
-    trainer = (llm.METHODS | llm.HOLD)[arguments.method].trainer
+    trainer = "rivals.llm_trainer" if arguments.method == "era-negative" else None
     training.train_arm(settings, "grpo", arguments.checkout, start, folder, overrides, trainer=trainer)
     curves.steps(folder, arguments.task).rename(columns={"step": "global_step"}).to_csv(CURVES, index=False)
     return folder / f"global_step_{arguments.steps}/actor/huggingface"
@@ -109,14 +109,14 @@ def train(arguments: argparse.Namespace) -> Path:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="rivals.llm_run", description=__doc__)
     parser.add_argument("--task", required=True, choices=llm.START)
-    parser.add_argument("--method", required=True, choices=llm.METHODS | llm.HOLD)
+    parser.add_argument("--method", required=True, choices=llm.METHODS)
     parser.add_argument("--setting", required=True)
     parser.add_argument("--seed", required=True, type=int)
     parser.add_argument("--steps", type=int, help="those of the task's protocol")
     checkouts = os.environ.get("CHECKOUTS") or PROJECT / "checkouts"
     parser.add_argument("--checkout", default=Path(checkouts, "verl"), type=Path, help="v0.4.1 with the overlay")
     arguments = parser.parse_args()
-    known = (llm.METHODS | llm.HOLD)[arguments.method].settings
+    known = llm.hold_settings(arguments.task)[arguments.method]
     if arguments.setting not in known:
         parser.error(f"--setting {arguments.setting}: {arguments.method} has {', '.join(known)}.")
     arguments.steps = arguments.steps or STEPS[arguments.task]

@@ -2,9 +2,8 @@
 # Copyright 2026 The ERA overlays authors
 """Writes what finished runs measured to records/rivals/, as one set of tables.
 
-runs.csv has a row per run, with its machine, times and commit; samples.csv (llm, trl) and measures.csv (vision) what
-was measured at its end; curves.csv (llm, trl) its training, means over 5 steps. A run that is there already is
-replaced.
+runs.csv has a row per run, with its machine, times and commit; samples.csv (vision: measures.csv) what was measured at
+its end; curves.csv (llm, trl) its training, means over 5 steps. A run that is there already is replaced.
 """
 
 import argparse
@@ -18,7 +17,7 @@ import pandas as pd
 from demo.runner.training import csv_rows
 from demo.trl.settings import STEPS_FILE, VALIDATION_FILE
 from recipes import PROJECT, run_json, whole
-from rivals import llm, vision
+from rivals import llm
 from rivals.rule import KEY
 
 RECORDS = PROJECT / "records/rivals"
@@ -27,6 +26,7 @@ LAST = 10  # steps at the end of the training
 CURVES = ["reward", "response_entropy", "low_fraction", "scaled_token_fraction"]
 TRL_CURVES = [
     *("reward", "response_entropy", "token_entropy", "scaled_token_fraction", "distinct_right"),
+    # of the older runs alone
     *("entropy_up", "entropy_down", "updates_below_low", "sampling_rounds"),
 ]
 # The columns that identify a row of each table, beside its run's.
@@ -37,13 +37,11 @@ ROWS = {
     "trl/runs": [],
     "trl/samples": [],
     "trl/curves": ["step"],
-    "vision/runs": [],
-    "vision/measures": ["variant", "set"],
 }
 
 
 def read(name: str, records: Path = RECORDS) -> pd.DataFrame:
-    """A table of ROWS. Settings are labels, even where they look like numbers."""
+    """A table of records/rivals. Settings are labels, even where they look like numbers."""
     return pd.read_csv(records / f"{name}.csv", dtype={"setting": str, "commit": str})
 
 
@@ -79,11 +77,7 @@ def _trl(folder: Path) -> dict[str, pd.DataFrame]:
     return {"trl/runs": ends, "trl/samples": samples, "trl/curves": curves}
 
 
-def _vision(folder: Path) -> dict[str, pd.DataFrame]:
-    return {"vision/runs": pd.DataFrame(index=[0]), "vision/measures": pd.read_csv(folder / vision.MEASURES)}
-
-
-HOSTS = {"verl": _llm, "trl": _trl, "rivals-vision": _vision}  # by the host in run.json
+HOSTS = {"verl": _llm, "trl": _trl}  # by the host in run.json
 
 
 def about(run: dict) -> dict:
@@ -98,15 +92,12 @@ def about(run: dict) -> dict:
 def incomplete_because(folder: Path) -> str:
     """Why the folder of a finished run does not hold all that the run measured; "" if it does."""
     run = run_json.read(folder)
-    host, is_vision = run.get("host"), run.get("host") == "rivals-vision"
-    reason = "" if is_vision else whole.incomplete_because(folder)  # vision's has no curve
+    host, reason = run.get("host"), whole.incomplete_because(folder)
     if reason or host not in HOSTS:
         return reason
     try:
         about({**run, **{key: run[key] for key in KEY}})
         name, rows = ("llm/samples", len(llm.TEMPERATURES)) if host == "verl" else ("trl/samples", 1)
-        if is_vision:
-            name, rows = "vision/measures", len(vision.VARIANTS[run["method"]]) * (2 + len(vision.SHIFTS))
         count = len(HOSTS[host](folder)[name])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return f"cannot be read ({type(error).__name__}: {error})"

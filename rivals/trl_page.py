@@ -1,202 +1,125 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""The tables of docs/rivals/trl.md and trl-bound.md: ERA and its rivals in TRL."""
-
-from collections.abc import Callable, Iterable, Mapping
+"""The tables of docs/rivals/trl.md: ERA and its rivals in TRL, whose runs are recorded and no longer trained here."""
 
 import pandas as pd
 from scipy import stats
 
 from era.language import KEPT_WITHIN
 from recipes.pages import table
-from rivals import records, trl
-from rivals.comparisons import curves_by_key, curves_of, difference, holm, joined, stopped_table
+from rivals import equal, records
+from rivals.comparisons import curves_by_key, curves_of, difference, holm, joined, stopped_at
 from rivals.rule import KEY
 
-TRL_MEASURES = {"reward": 2, "pass_at_8": 2, "distinct_right": 1}  # of the final weights; decimals
-TRL_TRAINING = {
-    "training_response_entropy": 2,
-    "training_lowest_entropy": 2,
-    "last_token_entropy": 2,
-    "training_step_seconds": 0,
-}
-# The comparisons of trl.md: task, and the method and setting of each side.
-TRL_COMPARED = (
-    ("pairs", ("era", "0.6"), ("grpo", "0")),
-    ("pairs", ("era", "0.6"), ("adaptive", "0.22")),
-    ("pairs", ("era", "1.2"), ("grpo", "0")),
-    ("pairs", ("era", "1.2"), ("adaptive", "0.45")),
-    ("sums", ("era", "0.4"), ("grpo", "0")),
+Arm = tuple[str, str]  # method and setting
+SEEDS = (1, 2, 3)
+BOUND = {"pairs": 1.2, "pairs50": 1.6}  # ERA's, nats
+GRPO, SLOW, ERA, K4, K8 = ("grpo", "0"), ("grpo-rate", "0.25"), ("era", "1.2"), ("era-k", "4"), ("era-k", "8")
+HALF, ZERO, GRPO_HALF, GRPO_ZERO = (
+    (method, weight) for method in ("era-negative", "grpo-negative") for weight in ("0.5", "0")
 )
-# Those of trl-bound.md, by task.
-GRPO, ERA = ("grpo", "0"), ("era", "1.2")
-BOUND_COMPARED = {
-    "pairs": (
-        (("era-k", "4"), ERA),
-        (("era-k", "8"), ERA),
-        (("era-k", "8"), ("grpo-rate", "0.25")),
-        (("era-k", "8"), ("grpo-negative", "0")),
-        (("era-k", "8"), ("adaptive", "0.22")),
-        (("era-negative", "0.5"), ERA),
-        (("era-negative", "0.5"), ("grpo-negative", "0.5")),
-        (("era-negative", "0"), ERA),
-        (("era-negative", "0"), ("grpo-negative", "0")),
-        (("grpo-rate", "0.25"), GRPO),
-        (("era-scaled", "4"), ("era-k", "4")),
-        (("era-dynamic", "4"), ("era-k", "4")),
-        (("era-answers", "4"), ("era-k", "4")),
-    ),
-    "pairs50": (
-        *(
-            (era, other)
-            for era in (("era-k", "8"), ("era-negative", "0"))
-            for other in (GRPO, ("grpo-rate", "0.25"), ("adaptive", "0.23"))
-        ),
-        (("grpo-rate", "0.25"), GRPO),
-    ),
+SCALED, DYNAMIC, ANSWERS = ("era-scaled", "4"), ("era-dynamic", "4"), ("era-answers", "4")
+LOW, BONUS, BONUS_HIGH, BONUS_50 = ("era", "0.6"), ("adaptive", "0.22"), ("adaptive", "0.45"), ("adaptive", "0.23")
+NAMES = {
+    GRPO: "GRPO",
+    SLOW: "GRPO, learning rate x 0.25",
+    GRPO_HALF: "GRPO, negative advantages x 0.5",
+    GRPO_ZERO: "GRPO, negative advantages x 0",
+    BONUS: "adaptive bonus, 0.22 nats",
+    BONUS_50: "adaptive bonus, 0.23 nats",
+    BONUS_HIGH: "adaptive bonus, 0.45 nats",
+    LOW: "ERA, k = 2, bound 0.6",
+    ERA: "ERA, k = 2",
+    K4: "ERA, k = 4",
+    K8: "ERA, k = 8",
+    HALF: "ERA, negative advantages x 0.5",
+    ZERO: "ERA, negative advantages x 0",
+    SCALED: "ERA, k = 4, advantages scaled (A')",
+    DYNAMIC: "ERA, k = 4, dynamic sampling",
+    ANSWERS: "ERA, k = 4, four times the answers",
 }
-MEASURES_AS_TEXT = {
-    "pass_at_8": "pass@8",
-    "distinct_right": "distinct right",
-    "training_response_entropy": "H_resp, last 10 steps",
-}
+ARMS = {"pairs": [arm for arm in NAMES if arm != BONUS_50], "pairs50": [GRPO, SLOW, BONUS_50, K8, ZERO]}
 # What is drawn of a task.
-BOUND_PANELS = {
-    "pairs": (
-        *(GRPO, ("grpo-rate", "0.25"), ("grpo-negative", "0")),
-        *(ERA, ("era-k", "8"), ("era-negative", "0")),
+PANELS = {"pairs": [GRPO, SLOW, GRPO_ZERO, BONUS_HIGH, ERA, K8, ZERO], "pairs50": ARMS["pairs50"]}
+# Heading: the column of a run's numbers, and decimals; pass@8 was 1 everywhere.
+MEASURES = {"reward": ("reward", 2), "distinct right of 32": ("distinct_right", 1)}
+MEASURES |= {"H_resp, last 10 steps": ("training_response_entropy", 2)}
+# The comparisons of each protocol: the task, the pairs, the measures that it compares, and how many intervals these are
+# with its others, on `sums` and of pass@8.
+PROTOCOLS = (
+    ("pairs", [(LOW, GRPO), (LOW, BONUS), (ERA, GRPO), (ERA, BONUS_HIGH)], 2, 14),
+    (
+        "pairs",
+        [
+            *((K4, ERA), (K8, ERA), (K8, SLOW), (K8, GRPO_ZERO), (K8, BONUS)),
+            *((HALF, ERA), (HALF, GRPO_HALF), (ZERO, ERA), (ZERO, GRPO_ZERO)),
+            *((SLOW, GRPO), (SCALED, K4), (DYNAMIC, K4), (ANSWERS, K4)),
+        ],
+        3,
+        39,
     ),
-    "pairs50": (GRPO, ("grpo-rate", "0.25"), ("adaptive", "0.23"), ("era-k", "8"), ("era-negative", "0")),
-}
-BOUND_MEASURES = {"reward": 2, "distinct_right": 1, "training_response_entropy": 2}
+    ("pairs50", [*((era, other) for era in (K8, ZERO) for other in (GRPO, SLOW, BONUS_50)), (SLOW, GRPO)], 3, 21),
+)
+SURVIVES = "\u2020"
 
 
 def recorded_runs() -> pd.DataFrame:
-    """A row per recorded run, by KEY.
+    """A row per recorded run, by KEY."""
+    samples, runs = (records.read(f"trl/{name}").set_index(KEY) for name in ("samples", "runs"))
+    return samples.join(runs.add_prefix("training_")).sort_index()
 
-    last_token_entropy is over the last 10 steps; up_by_down, the sum of era/entropy_up by that of era/entropy_down, and
-    rounds, the batches that were sampled for one, over all steps. up_by_down is NaN where nothing pushed downwards
-    below the bound, or where ERA did not yet measure it, with a weight of 0.
+
+def runs_of(numbers: pd.DataFrame, task: str, arm: Arm) -> pd.DataFrame:
+    """By seed."""
+    return numbers.loc[[(task, *arm, seed) for seed in SEEDS]].droplevel(KEY[:3])
+
+
+def stopped_cell(curves: list, by: str, column: str, digits: int) -> str:
+    """The end of an arm minus GRPO where it is stopped; and how many seeds have that, if not all."""
+    values = stopped_at(curves, by, [column])[column].dropna().reset_index(drop=True)
+    few = f"; {len(values)} seeds" if len(values) < len(curves) else ""
+    return f"{difference(values, 0 * values, digits) if len(values) else '-'}{few}"
+
+
+def results_table(numbers: pd.DataFrame, known: pd.DataFrame, task: str) -> str:
+    """A line per arm, with a number for each seed, and what it has more than GRPO that is stopped earlier.
+
+    known: curves by KEY.
     """
-    samples, runs, curves = (records.read(f"trl/{name}").set_index(KEY) for name in ("samples", "runs", "curves"))
-    last = curves.groupby(level=KEY).tail(records.LAST // records.WINDOW).token_entropy.groupby(level=KEY).mean()
-    steps = curves.step - curves.groupby(level=KEY).step.shift(fill_value=0)  # the last row may be of fewer
-    over_all = curves[["entropy_up", "entropy_down", "sampling_rounds"]].mul(steps, axis="index")
-    up, down, rounds = (over_all[name].groupby(level=KEY).sum(min_count=1) for name in over_all)
-    further = {
-        "last_token_entropy": last,
-        "up_by_down": up / down.where(down > 1e-4),
-        "rounds": rounds / steps.groupby(level=KEY).sum(),
-    }
-    return samples.join(runs.add_prefix("training_")).join(pd.DataFrame(further)).sort_index()
-
-
-def results_table(numbers: pd.DataFrame, task: str) -> str:
-    """A line per method, with a number for each seed."""
-    shown, lines = {**TRL_MEASURES, **TRL_TRAINING}, []
-    for method, settings in trl.TASKS[task].items():
-        for setting in settings:
-            runs = numbers.loc[[(task, method, setting, seed) for seed in trl.SEEDS]]
-            cells = [joined(runs[name], f".{digits}f") for name, digits in shown.items()]
-            lines.append([trl.name(method, setting), *cells])
-    heading = ["reward", "pass@8", "distinct right of 32", "H_resp, last 10 steps", "lowest H_resp"]
-    return table(["method", *heading, "token entropy, last 10 steps", "seconds a step"], lines)
-
-
-def bound_name(method: str, setting: str) -> str:
-    """An arm's name in trl-bound.md, on which ERA's bound is the same everywhere."""
-    return "ERA, k = 2" if (method, setting) == ERA else trl.name(method, setting)
-
-
-def comparisons(
-    numbers: pd.DataFrame,
-    compared: Iterable[tuple],
-    measures: Mapping[str, int],
-    count: int,
-    name_of: Callable[[str, str], str] = trl.name,
-) -> str:
-    """One arm minus another, on the seeds that both have; and what is left of the differences after Holm's correction.
-
-    Args:
-        compared: task, and the method and setting of each of the two arms.
-        measures: columns of `numbers`, and decimals.
-        count: intervals of the protocol, for Holm's correction, which waits for all of its runs.
-        name_of: the name of an arm, from its method and setting.
-    """
-    lines, p_values, is_whole = [], {}, True
-    for task, *arms in compared:
-        seeds = [seed for seed in trl.SEEDS if all((task, *arm, seed) in numbers.index for arm in arms)]
-        is_whole &= len(seeds) == len(trl.SEEDS)
-        if not seeds:
-            continue
-        one, other = (numbers.loc[[(task, *arm, seed) for seed in seeds]].droplevel(KEY[:3]) for arm in arms)
-        name = f"`{task}`: {' minus '.join(name_of(*arm) for arm in arms)}"
-        cells = []
-        for measure, digits in measures.items():
-            if task == "sums" and measure == "distinct_right":  # every sum has one right answer
-                cells.append("-")
-                continue
-            cells.append(difference(one[measure], other[measure], digits))
-            if len(seeds) > 1 and not one[measure].equals(other[measure]):
-                heading = MEASURES_AS_TEXT.get(measure, measure)
-                p_values[f"{name}, {heading}"] = stats.ttest_rel(one[measure], other[measure]).pvalue
-        lines.append([name, str(len(seeds)), *cells])
-    if not lines:
-        return "No pair of arms has finished."
-    rows = table(["", "seeds", *(MEASURES_AS_TEXT.get(name, name) for name in measures)], lines)
-    if not is_whole:
-        return f"{rows}\n\nHolm's correction over the {count} waits for the runs that are missing."
-    left = "; ".join(holm(p_values, count)) or "none"
-    return f"{rows}\n\nOf the intervals that exclude 0, these survive Holm's correction over the {count}: {left}."
-
-
-def bound_table(numbers: pd.DataFrame, task: str) -> str:
-    """A line per arm of trl-bound.md that has runs, with a number for each recorded seed."""
     lines = []
-    added = ((method, setting) for method, values in trl.ADDED[task].items() for setting in values)
-    for arm in dict.fromkeys((GRPO, ERA, *added)):
-        seeds = [seed for seed in trl.SEEDS if (task, *arm, seed) in numbers.index]
-        if not seeds:
-            continue
-        runs = numbers.loc[[(task, *arm, seed) for seed in seeds]]
-        shown = [joined(runs[name], f".{digits}f") for name, digits in BOUND_MEASURES.items()]
-        kept = (runs.training_response_entropy >= trl.BOUND[task] - KEPT_WITHIN).sum()
-        shown.append(f"{kept} of {len(seeds)}")
-        further = {"up_by_down": ".2f", "training_updates_below_low": ".0f", "rounds": ".1f"}
-        if trl.arm(task, *arm).base != "era":  # these two are about ERA's bound
-            runs = runs.assign(up_by_down=float("nan"), training_updates_below_low=float("nan"))
-        cells = [
-            "-" if runs[name].isna().all() else joined(runs[name], form).replace("nan", "-")
-            for name, form in further.items()
-        ]
-        lines.append([bound_name(*arm), *shown, *cells])
-    if not lines:
-        return "No run has finished."
-    heading = ["reward", "distinct right of 32", "H_resp, last 10 steps", "kept", "up / down", "updates below"]
-    return table(["arm", *heading, "batches sampled for one"], lines)
+    for arm in ARMS[task]:
+        runs, bound = runs_of(numbers, task, arm), 0.6 if arm == LOW else BOUND[task]
+        cells = [joined(runs[column], f".{digits}f") for column, digits in MEASURES.values()]
+        cells.append(f"{(runs.training_response_entropy >= bound - KEPT_WITHIN).sum()} of {len(runs)}")
+        curves = curves_of(known, (task, *arm), (task, *GRPO), SEEDS)
+        compared = ((equal.REWARD, equal.ENTROPY, 2), (equal.REWARD, "distinct_right", 1), (equal.ENTROPY, "reward", 2))
+        has_steps = arm not in (GRPO, ANSWERS)  # the steps of the last are others
+        cells += [stopped_cell(curves, *one) if has_steps else "-" for one in compared]
+        lines.append([NAMES[arm], *cells])
+    stopped = ["H_resp at GRPO's reward", "distinct right of 8 there", "reward at GRPO's H_resp"]
+    return table(["arm", *MEASURES, "kept", *stopped], lines)
+
+
+def comparisons_table(numbers: pd.DataFrame) -> str:
+    """One arm minus another, seed by seed, and which differences survive Holm's correction over their protocol's."""
+    lines = []
+    for task, pairs, compared, count in PROTOCOLS:
+        cells, p_values = {}, {}
+        for pair in pairs:
+            one, other = (runs_of(numbers, task, arm) for arm in pair)
+            for column, digits in list(MEASURES.values())[:compared]:
+                cells[pair, column] = difference(one[column], other[column], digits)
+                p_values[pair, column] = stats.ttest_rel(one[column], other[column]).pvalue
+        for key in holm(p_values, count):
+            cells[key] += SURVIVES
+        for pair in pairs:
+            name = f"`{task}`: {' minus '.join(NAMES[arm] for arm in pair)}"
+            lines.append([name, *(cells.get((pair, column), "-") for column, _ in MEASURES.values())])
+    return table(["", *MEASURES], lines)
 
 
 def tables(numbers: pd.DataFrame) -> dict[str, str]:
     """The tables of trl.md, by the names of their places in it."""
-    results = {f"results {task}": results_table(numbers, task) for task in trl.TASKS}
-    return {**results, "comparisons": comparisons(numbers, TRL_COMPARED, TRL_MEASURES, 14)}
-
-
-def bound_tables(numbers: pd.DataFrame) -> dict[str, str]:
-    """The tables of trl-bound.md, by the names of their places in it."""
     known = curves_by_key("trl")
-    results = {f"results {task}": bound_table(numbers, task) for task in trl.ADDED}
-    results |= {f"stopped {task}": bound_stopped(known, task) for task in trl.ADDED}
-    for task, compared in BOUND_COMPARED.items():
-        arms = [(task, *both) for both in compared]
-        count = len(arms) * len(BOUND_MEASURES)
-        results[f"comparisons {task}"] = comparisons(numbers, arms, BOUND_MEASURES, count, bound_name)
-    return results
-
-
-def bound_stopped(known: pd.DataFrame, task: str) -> str:
-    """Every arm of trl-bound.md beside GRPO, stopped earlier. known: curves by KEY."""
-    added = ((method, setting) for method, values in trl.ADDED[task].items() for setting in values)
-    arms = [arm for arm in dict.fromkeys((ERA, *added)) if arm != GRPO and arm[0] != "era-answers"]
-    lines = [(bound_name(*arm), curves_of(known, (task, *arm), (task, *GRPO), trl.SEEDS)) for arm in arms]
-    return stopped_table("arm", "GRPO", lines)
+    results = {f"results {task}": results_table(numbers, known, task) for task in ARMS}
+    return {**results, "comparisons": comparisons_table(numbers)}

@@ -19,7 +19,6 @@ from demo.trl.settings import Settings
 from era.trl import EraGRPOTrainer, EraMixin
 from recipes import PROJECT, run_json
 from rivals import trl
-from rivals.trl_dynamic_sampling import DynamicSamplingMixin
 
 PACKAGES = ("torch", "transformers", "trl", "accelerate", "numpy")
 
@@ -69,11 +68,6 @@ def trainer_of(arm: trl.Arm) -> type[EraGRPOTrainer]:
     class Weighted(EraMixin, WeightedGRPOTrainer):
         pass
 
-    class DynamicSampling(DynamicSamplingMixin, EraGRPOTrainer):
-        pass
-
-    if arm.dynamic_sampling:
-        return DynamicSampling
     return EraGRPOTrainer if arm.negative_weight == 1 else Weighted
 
 

@@ -191,8 +191,8 @@ REFUSED = {
     ("control-alpha", "CHECK_ONLY=1"): "there is no environment for this run yet",
     ("demo", "VERL=0.9.1", "TASK=typo"): "argument --task: invalid choice: 'typo'",
     ("demo-vision", "TIMM=1.0.31"): "this runs with timm 1.0.20 and 1.0.28.",
-    ("rivals-vision", "DRY_RUN=1"): "DRY_RUN installs nothing",
-    ("rivals-vision", "CHECK_ONLY=1"): "CHECK_ONLY installs nothing",
+    ("rivals-trl", "DRY_RUN=1"): "DRY_RUN installs nothing",
+    ("rivals-trl", "CHECK_ONLY=1"): "CHECK_ONLY installs nothing",
     ("test-control", "PATH=/nope"): "no Python 3.11 or 3.12 found",
     ("test-trl", "TORCH=cu126"): "expected TORCH=cpu, or no TORCH",
 }
@@ -209,7 +209,7 @@ def test_a_path_with_a_space_is_refused_by_all_that_installs(make, project_root,
     clone = tmp_path / "my clone"
     for name in ("demo", "requirements"):
         shutil.copytree(project_root / name, clone / name)
-    targets = ("demo", "lint", "test-control", "test-verl-0.9", "rivals-vision", "bench-gpu")
+    targets = ("demo", "lint", "test-control", "test-verl-0.9", "rivals-trl", "bench-gpu")
     result = make("-C", str(clone), "-f", f"{project_root}/Makefile", *targets, f"ENVIRONMENTS={clone}/.venv")
     assert result.returncode != 0 and result.stderr.count("because of the characters ' ' in that path: Ray") >= 4
     assert "Setting up" not in result.stdout and not (clone / ".venv").exists()

@@ -8,7 +8,7 @@ from importlib import metadata
 
 import pytest
 
-CPU = ["cpu", "verl-0.9-cpu", "trl-cpu", "axolotl-cpu", "control-cpu", "rivals-vision", "vllm-cpu"]
+CPU = ["cpu", "verl-0.9-cpu", "trl-cpu", "axolotl-cpu", "control-cpu", "vllm-cpu"]
 GPU = ["verl", "verl-0.9", "timm", "fasttd3"]
 
 

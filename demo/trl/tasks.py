@@ -66,7 +66,7 @@ TASKS = {
         length=7,
         warm_up_updates=25,
     ),
-    # 11 to 50 right answers; harder, for a reward between .3 and .9 (docs/rivals/trl-bound.md)
+    # 11 to 50 right answers; harder, for a reward between .3 and .9 (docs/rivals/trl.md)
     "pairs50": Task(
         questions=tuple((total,) for total in range(20, 60)),
         words="Two whole numbers from 5 on whose sum is {}: ",

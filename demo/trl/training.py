@@ -40,7 +40,6 @@ STEPS = {
     "dropped_token_fraction": "era/dropped_token_fraction",
     "lost_fraction": "era/lost_fraction",
     "distinct_right": "distinct_right",
-    "sampling_rounds": "dynamic_sampling/rounds",  # where groups without advantage are replaced
     "truncated": "completions/clipped_ratio",
     "step_seconds": "step_time",
 }

@@ -15,7 +15,6 @@ from recipes.curves import at_end, over_all
 from rivals import (
     comparisons,
     control,
-    control_page,
     equal,
     hold,
     llm,
@@ -26,7 +25,6 @@ from rivals import (
     trl,
     trl_page,
     vision,
-    vision_page,
 )
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose
 
@@ -90,8 +88,8 @@ def test_distinct_answers_at_equal_accuracy(points, expected):
 def llm_tables(distinct) -> tuple[pd.DataFrame, pd.DataFrame]:
     """runs.csv and samples.csv of all runs: .96 right at temperature 1, distinct(method, setting, seed) of 32."""
     runs, samples = [], []
-    for tuned_on, task, off_policy in llm.PARTS:
-        for method, values in llm.settings(off_policy).items():
+    for tuned_on, task, off_policy in llm_page.PARTS:
+        for method, values in llm_page.settings(off_policy).items():
             found = [(tuned_on, value, seed) for value in values for seed in TUNING_SEEDS]
             found += [(task, value, seed) for value in values for seed in FRESH_SEEDS]
             for name, setting, seed in found:
@@ -104,7 +102,7 @@ def llm_tables(distinct) -> tuple[pd.DataFrame, pd.DataFrame]:
     return pd.DataFrame(runs).drop_duplicates(KEY), pd.DataFrame(samples).drop_duplicates([*KEY, "temperature"])
 
 
-def test_tables_and_pictures_of_the_llm_page(tmp_path, monkeypatch):
+def test_tables_and_picture_of_the_llm_page(tmp_path, monkeypatch):
     """ERA's 0.45 is chosen and has 2 answers more than the rest, but for one seed of the KL loss."""
 
     def distinct(method: str, setting: str, seed: int) -> int:
@@ -120,66 +118,50 @@ def test_tables_and_pictures_of_the_llm_page(tmp_path, monkeypatch):
     numbers = llm_page.recorded_runs()
     tables = llm_page.tables(numbers)
     assert "| chain; GRPO at 0.25, 5 seeds | 15, 15, 15, 15, 15 | +0.00 |" in tables["stopped"]
-    same = "0.70 (0.70 to 0.70) | 0.96 (0.96 to 0.96)"
-    assert f"| ERA | 0.45 | {same} | 12.0 (12.0 to 12.0) | - |" in tables["results chain"]
-    assert f"| entropy bonus | 0.01 | {same} | 10.0 (10.0 to 10.0) |" in tables["results chain"]
+    assert "| ERA | 0.45 | 0.70 (0.70 to 0.70) | 12.0 (12.0 to 12.0) | - |" in tables["results chain"]
+    assert "| entropy bonus | 0.01 | 0.70 (0.70 to 0.70) | 10.0 (10.0 to 10.0) |" in tables["results chain"]
     assert tables["results chain"].count("| **+2.0 (+2.0 to +2.0)** |") == 5
     low, high = stats.ttest_1samp([-9, 2, 2, 2, 2], 0).confidence_interval()
     assert tables["results chain"].endswith(f"| 12.2 (10.0 to 21.0) | -0.2 ({low:+.1f} to {high:+.1f}) |")
-    assert "| 0.66 | 0.60, 0.60, 0.60, 0.60, 0.60, 0.60, 0.60: reached |" in tables["setpoints"]
-    assert "| 0.99 | 0.60, 0.60, 0.60, 0.60, 0.60, 0.60, 0.60: not kept |" in tables["setpoints"]
-    assert "| 0.33 | 0.60, 0.60, 0.60, 0.60, 0.60, 0.60, 0.60: kept |" in tables["setpoints"]
     parts = {name: (part.task, part.chosen) for name, part in llm_page.results_of_parts(numbers).items() if part.tuned}
     assert list(parts) == ["chain", "chain, off-policy", "chain-goal"]
     pictures.frontiers(samples, parts, tmp_path / "frontiers.png")
-    pictures.settings(numbers, tmp_path / "settings.png")
-    extra = curves[(curves.task == "chain") & (curves.seed == 1)].assign(task="chain-single")
-    pictures.examples(pd.concat([curves, extra]), tmp_path / "examples.png")
-    assert len(list(tmp_path.iterdir())) == 3
+    assert (tmp_path / "frontiers.png").stat().st_size
 
 
 # ------------------------------------------------------------------------------------------------------------ LLM, TRL
 
 
-def test_tables_and_picture_of_what_holds_the_bound(tmp_path, monkeypatch):
-    """k = 8 keeps 1.2 nats on two of three seeds, k = 4 on one of two; of GRPO ERA's are not shown."""
-    ends = {("grpo", "0"): (0.1, 0.2, 0.1), ("era-k", "8"): (1.1, 1.3, 1.0), ("era-k", "4"): (0.7, 1.1)}
+def test_tables_of_the_trl_page(monkeypatch):
+    """k = 8 keeps 1.2 nats on two of three seeds; GRPO has its reward on two. A dagger survives Holm."""
+    ends = {("era-k", "8"): (1.1, 1.3, 1.0), ("grpo", "0"): (0.1, 0.29, 0.0)}
     runs, samples, curves = [], [], []
-    for arm, entropies in ends.items():
-        for seed, entropy in enumerate(entropies, start=1):
-            run = dict(zip(KEY, ("pairs", *arm, seed)))
-            end = {"reward": 0.9, "lowest_entropy": 0.05, "step_seconds": 5, "updates_below_low": 7}
-            runs.append(run | end | {"response_entropy": entropy})
-            samples.append(run | {"reward": 1 - entropy / 10, "pass_at_8": 1.0, "distinct_right": 1 + entropy})
-            step = {name: math.nan for name in records.TRL_CURVES} | {"reward": 0.9, "response_entropy": entropy}
-            pushes = {"entropy_down": 0.04, "distinct_right": 2.0}
-            # The last row is of two steps: (15 x 0.02 + 2 x 0.19) / (17 x 0.04) = 1.
-            curves += [
-                run | step | pushes | {"step": at, "entropy_up": up}
-                for at, up in {5: 0.02, 10: 0.02, 15: 0.02, 17: 0.19}.items()
-            ]
-    tables = {"trl/runs": pd.DataFrame(runs), "trl/samples": pd.DataFrame(samples), "trl/curves": pd.DataFrame(curves)}
+    for task, arms in trl_page.ARMS.items():
+        for arm in arms:
+            for seed, entropy in enumerate(ends.get(arm, (0.5, 0.9, 0.7)), start=1):
+                run = dict(zip(KEY, (task, *arm, seed)))
+                runs.append(run | {"response_entropy": entropy, "reward": 0.9})
+                samples.append(run | {"reward": 1 - entropy / 10, "distinct_right": 1 + entropy})
+                reward = 0.9 if (arm, seed) != (("era-k", "8"), 3) else 0.95  # which GRPO never has
+                curves.append(curve([entropy] * 3, [reward] * 3, 2 + entropy).assign(**run))
+    tables = {"trl/runs": pd.DataFrame(runs), "trl/samples": pd.DataFrame(samples), "trl/curves": pd.concat(curves)}
     monkeypatch.setattr(records, "read", tables.get)
-    found = trl_page.bound_tables(trl_page.recorded_runs())
-    assert found["results pairs"].splitlines()[2:] == [
-        "| GRPO | 0.99, 0.98, 0.99 | 1.1, 1.2, 1.1 | 0.10, 0.20, 0.10 | 0 of 3 | - | - | - |",
-        "| ERA, k = 4 | 0.93, 0.89 | 1.7, 2.1 | 0.70, 1.10 | 1 of 2 | 1.00, 1.00 | 7, 7 | - |",
+    found = trl_page.tables(trl_page.recorded_runs())
+    lines = found["results pairs"].splitlines()[2:]
+    assert len(lines) == 15 and len(found["comparisons"].splitlines()) == 2 + 4 + 13 + 7
+    assert lines[0] == "| GRPO | 0.99, 0.97, 1.00 | 1.1, 1.3, 1.0 | 0.10, 0.29, 0.00 | 0 of 3 | - | - | - |"
+    low, high = stats.ttest_1samp([1.0, 1.01], 0).confidence_interval()
+    assert lines[trl_page.ARMS["pairs"].index(("era-k", "8"))] == (
         "| ERA, k = 8 | 0.89, 0.87, 0.90 | 2.1, 2.3, 2.0 | 1.10, 1.30, 1.00 | 2 of 3 "
-        "| 1.00, 1.00, 1.00 | 7, 7, 7 | - |",
-    ]
-    assert found["results pairs50"] == "No run has finished."
-    assert found["comparisons pairs"] == "No pair of arms has finished."
-    both = [(("era-k", "8"), ("era-k", "4")), (("era-k", "8"), ("grpo", "0"))]
-    compared = [("pairs", *arms) for arms in both]
-    text = trl_page.comparisons(trl_page.recorded_runs(), compared, {"distinct_right": 1}, 2)
-    assert text.endswith("Holm's correction over the 2 waits for the runs that are missing.")
-    lines = text.splitlines()[2:]
-    low, high = stats.ttest_rel([1.1, 1.3], [0.7, 1.1]).confidence_interval()
-    assert lines[0] == f"| `pairs`: ERA, k = 8 minus ERA, k = 4 | 2 | +0.3 ({low:+.1f} to {high:+.1f}) |"
-    low, high = stats.ttest_rel([1.1, 1.3, 1.0], [0.1, 0.2, 0.1]).confidence_interval()
-    assert lines[1] == f"| `pairs`: ERA, k = 8 minus GRPO | 3 | **+1.0 ({low:+.1f} to {high:+.1f})** |"
-    arms = {"pairs": {"ERA, k = 8": ("era-k", "8"), "never ran": ("era-k", "16")}, "pairs50": {"GRPO": ("grpo", "0")}}
-    pictures.bound_curves(tables["trl/curves"], arms, {"pairs": 1.2}, tmp_path / "picture.png")
+        f"| **+1.00 ({low:+.2f} to {high:+.2f})**; 2 seeds | **+1.0 ({low:+.1f} to {high:+.1f})**; 2 seeds "
+        "| -; 0 seeds |"
+    )
+    low, high = stats.ttest_rel([1.1, 1.3, 1.0], [0.1, 0.29, 0.0]).confidence_interval()
+    (line,) = (
+        line for line in found["comparisons"].splitlines() if line.startswith("| `pairs50`: ERA, k = 8 minus GRPO |")
+    )
+    assert line.endswith(f"| **+1.0 ({low:+.1f} to {high:+.1f})**† | **+1.00 ({low:+.2f} to {high:+.2f})**† |")
+    assert "†" not in found["comparisons"].splitlines()[2]
 
 
 def curve(entropies, rewards, distinct=2.0) -> pd.DataFrame:
@@ -211,7 +193,7 @@ def test_sentences_on_grpo_stopped_earlier_have_the_records_numbers(monkeypatch)
 
     def interval(arm, by, column, digits, updates=equal.WINDOW, task="pairs"):
         monkeypatch.setattr(equal, "WINDOW", updates)
-        curves = comparisons.curves_of(known, (task, *arm), (task, "grpo", "0"), trl.SEEDS)
+        curves = comparisons.curves_of(known, (task, *arm), (task, "grpo", "0"), trl_page.SEEDS)
         values = comparisons.stopped_at(curves, by, [column])[column]
         mean, low, high = (
             f"{value:.{digits}f}" for value in (values.mean(), *stats.ttest_1samp(values, 0).confidence_interval())
@@ -220,7 +202,7 @@ def test_sentences_on_grpo_stopped_earlier_have_the_records_numbers(monkeypatch)
         return mean, spread.replace("0.", ".") if column == "reward" else spread  # as the pages write shares
 
     weight, eight = ("era-negative", "0"), ("era-k", "8")
-    page = " ".join((report.DOCS / "rivals/trl-bound.md").read_text().split())
+    page = " ".join((report.DOCS / "rivals/trl.md").read_text().split())
     mean, spread = interval(weight, equal.REWARD, "response_entropy", 2)
     others = [interval(weight, equal.REWARD, "response_entropy", 2, updates)[1] for updates in (10, 20, 25)]
     assert (
@@ -308,13 +290,13 @@ def test_tables_of_what_holding_is_worth(tmp_path, monkeypatch):
                 for seed in seeds if arm != ("era-hold", "8") else ():
                     add(arm, seed, falling, [0.9] * 6)
     assert tables()["results pairs 1.2"].splitlines()[2].count("0.90,") == 4
-    for task, bound in trl.HELD:
-        for arm in trl.hold_arms(task, bound)[0]:
+    for of_task in hold.held_in_trl(trl_page.recorded_runs()):
+        for arm in [*of_task.arms.values()][:6]:
             for seed in trl.HOLD_SEEDS:
-                if (task, *arm, seed) not in {tuple(run[name] for name in KEY) for run in runs}:
+                if (of_task.task, *arm, seed) not in {tuple(run[name] for name in KEY) for run in runs}:
                     ends = held if arm[0] == "era-hold" else falling
                     rewards = [0.2, 0.5, 0.7, 0.8, 0.9, 0.9] if arm[0] == "era-hold" else [0.2, 0.3, 0.4, 0.6, 0.7, 0.8]
-                    add(arm, seed, ends, [reward + seed / 1000 for reward in rewards], task)
+                    add(arm, seed, ends, [reward + seed / 1000 for reward in rewards], of_task.task)
     text = tables()["holm"]  # though the bonus and the smaller step have no later seeds
     assert "waits" not in text
     assert "of the two that decide: `pairs50-400` at 1.6 nats, GRPO: reward at equal H_resp. Of all 60: `pairs`" in text
@@ -361,13 +343,17 @@ def vision_rows(nll) -> pd.DataFrame:
         for arm, method in vision.ARMS.items()
         for setting in vision.METHODS[method]
         for seed in (*TUNING_SEEDS, *FRESH_SEEDS)
-        for images in (vision.HELD_OUT, vision.TEST, *vision.SHIFTS)
+        for images in (vision.HELD_OUT, vision.TEST, *SHIFTS)
     ]
     found = pd.DataFrame(rows, columns=["method", "variant", "setting", "seed", "set", "nll"])
     return found.assign(temperature=1.0, ece=10 * found.nll, top1=100 - found.nll)
 
 
+SHIFTS = ("Snow-1", "Snow-2", "Pixelate-1")
+
+
 def test_setting_of_an_arm_has_the_smallest_held_out_nll():
+    """Of each method's arms the best is shown, and all of ERA's."""
     best = {"focal, plain": "1.5", "focal, scaled": "5", "era, off": "0.9"}
 
     def nll(arm, setting, seed, images):
@@ -377,28 +363,39 @@ def test_setting_of_an_arm_has_the_smallest_held_out_nll():
             return {"1.5": (0.3, 0.3), "3": (0.1, 0.6), "1": (math.nan, 0.0)}.get(setting, (0.4, 0.4))[seed - 1]
         return 0.2 if setting == best.get(arm) else 0.5
 
-    chosen, _ = vision_page.chosen_runs(vision.measures(vision_rows(nll)))
-    assert chosen == {arm: best.get(arm, vision.METHODS[method][0]) for arm, method in vision.ARMS.items()}
+    chosen, fresh = vision.chosen_runs(vision.measures(vision_rows(nll)))
+    assert list(chosen) == list(fresh)
+    assert chosen == {
+        **{
+            f"{method}, plain": values[0] for method, values in vision.METHODS.items() if method not in ("focal", "era")
+        },
+        "focal, scaled": "5",
+        **{"era, plain": "0", "era, scaled": "0", "era, off_scaled": "0", "era, off": "0.9"},
+    }
+    assert list(chosen)[-1] == "era, off"
 
 
-def test_tables_and_picture_of_the_vision_page(tmp_path):
+def test_table_and_picture_of_the_vision_page(tmp_path):
     shifts = dict(zip(FRESH_SEEDS, (0.01, 0.02, 0.06, 0.04, 0.09)))
 
     def nll(arm, setting, seed, images):
-        value = 0.1 * list(vision.SHIFTS).index(images) if images in vision.SHIFTS else 0.5
+        if images == vision.HELD_OUT:
+            return 0.4 if arm in ("era, off", vision.REFERENCE) else 0.5
+        value = 0.1 * SHIFTS.index(images) if images in SHIFTS else 0.5
         return value + (shifts.get(seed, 0) if arm == "era, off" else 0.2 if arm.startswith("focal") else 0)
 
     numbers = vision.measures(vision_rows(nll))
-    tables = vision_page.tables(numbers)
+    lines = vision.results_table(numbers).splitlines()
     low, high = stats.ttest_1samp(list(shifts.values()), 0).confidence_interval()
     difference = f"**+0.044 ({low:+.3f} to {high:+.3f})**"
-    line = f"| ERA, off | 0 | 1.00 | 99.46 | 5.44 | 0.544 | {difference} | 0.394 | {difference} |"
-    assert line in tables["results"]
-    assert "| baseline, scaled | 0.0025 | 1.00 | 99.50 | 5.00 | 0.500 | - | 0.350 | - |" in tables["results"]
-    assert tables["results"].count("**+0.200 (+0.200 to +0.200)**") == 4
-    assert "| focal, plain | **-0.200 (-0.200 to -0.200)** | **-0.200 (-0.200 to -0.200)** |" in tables["best"]
-    _, fresh = vision_page.chosen_runs(numbers)
-    pictures.arms(fresh, list(fresh), vision_page.REFERENCE, tmp_path / "picture.png")
+    assert lines[-1] == f"| ERA, off | 0 | 1.00 | 99.46 | 5.44 | 0.544 | {difference} | - | 0.144 | {difference} | - |"
+    assert lines[2].startswith(
+        f"| baseline, scaled | 0.0025 | 1.00 | 99.50 | 5.00 | 0.500 | - | {difference} | 0.100 |"
+    )
+    (focal,) = (line for line in lines if line.startswith("| focal"))
+    low, high = stats.ttest_1samp([value - 0.2 for value in shifts.values()], 0).confidence_interval()
+    assert focal.count("**+0.200 (+0.200 to +0.200)**") == focal.count(f"**-0.156 ({low:+.3f} to {high:+.3f})**") == 2
+    pictures.arms(*vision.chosen_runs(numbers), tmp_path / "picture.png")
     collapsed = vision_rows(lambda arm, setting, seed, images: math.nan if images == "Snow-1" else 0.5)
     assert np.isnan(vision.measures(collapsed)["nll", vision.SHIFTED]).all()  # not the mean over the other sets
 
@@ -437,12 +434,12 @@ def test_arms_of_ppo(record):
     record("ppo", 3, -78.0, "Ant-v4")
     difference, seen = welch_text(returns["ppo_era"], returns["ppo"]), f"{detectable(*returns.values()):,.0f}"
     assert difference.startswith("+3,800 (-"), "two seeds of PPO do not suffice"
-    assert control_page.tasks_table(at_end).splitlines()[2:] == [
+    assert control.tasks_table(at_end).splitlines()[2:] == [
         f"| HalfCheetah-v4 | 2 and 3 | 1,500 (1,500) | 5,300 (5,300) | {difference} | {seen} |",
     ]
     mean_over = welch_text(*([0.15 * end for end in returns[agent]] for agent in ("ppo_era", "ppo")))
-    assert f"| 225 (225) | 795 (795) | {mean_over} |" in control_page.tasks_table(over_all)
-    assert control_page.ppo_table("sigma", {"ppo": "PPO", "ppo_era": "ERA"}).splitlines()[2:] == [
+    assert f"| 225 (225) | 795 (795) | {mean_over} |" in control.tasks_table(over_all)
+    assert control.ppo_table("sigma", {"ppo": "PPO", "ppo_era": "ERA"}).splitlines()[2:] == [
         f"| PPO | 1,000, 2,000 | 1,500 | 225 | - | {difference} | {seen} | -1.80 (-3.00 to -0.60) | 25 (25 to 25) |",
         f"| ERA | 5,000, 5,600, 5,300 | 5,300 | 795 | {difference} | - | - | -2.30 (-3.30 to -0.60) | 25 (25 to 25) |",
     ]
@@ -455,11 +452,11 @@ def test_what_is_said_of_the_tasks(record):
             record("ppo_era", seed, era + 10 * seed, task)
             record("ppo", seed, ppo - 10 * seed, task)
     said = "PPO-ERA is above PPO on HalfCheetah and Hopper, and below PPO on Ant."
-    assert control_page.figure_text() == f"At the end {said} Over the whole training {said}"
+    assert control.figure_text() == f"At the end {said} Over the whole training {said}"
     for seed in (4, 5, 6):
         record("ppo", seed, 999, "Hopper-v4")
     said = "is above PPO on HalfCheetah, below PPO on Ant, and not told apart from it on Hopper."
-    assert control_page.figure_text().count(said) == 2
+    assert control.figure_text().count(said) == 2
 
 
 def test_table_and_curves_of_eapo(record, tmp_path):
@@ -469,11 +466,11 @@ def test_table_and_curves_of_eapo(record, tmp_path):
     record("eapo_3m", 1, 4000.0)
     arms = {"ppo": "PPO", "eapo_3m": "EAPO"}
     assert (
-        control_page.ppo_table("", arms, "eapo_3m", seeds=(1, 2))
+        control.ppo_table("", arms, "eapo_3m", seeds=(1, 2))
         .splitlines()[2]
         .startswith("| PPO | 1,000, 1,000 | 1,000 | 150 | - | +3,000 | - | -0.45 (-0.60 to -0.30) |")
     )
-    curves = {agent: control_page.evaluations("control-ppo", agent, (1, 2)) for agent in arms}
+    curves = {agent: control.evaluations("control-ppo", agent, (1, 2)) for agent in arms}
     assert pictures.windows(curves["eapo_3m"][0], 10).to_dict() == {10: 0, 20: pytest.approx(0.3 * 4000)}
     pictures.returns({"EAPO": (curves, arms)}, 10, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size
@@ -488,7 +485,7 @@ def test_table_of_obac(record):
             record(agent, seed, end, group="obac")
     texts = {agent: welch_text(ends["obac_era"], ends[agent]) for agent in ends}
     seen = {agent: f"{detectable(ends['obac_era'], ends[agent]):,.0f}" for agent in ends}
-    lines = control_page.obac_table().splitlines()[2:]
+    lines = control.obac_table().splitlines()[2:]
     assert len(lines) == 5
     minus_sac = welch_text(ends["obac"], ends["sac"])
     assert lines[:2] == [
@@ -500,9 +497,7 @@ def test_table_of_obac(record):
 def test_figure_is_not_reproduced_and_a_small_sigma_does_most_of_it():
     """Where new seeds say otherwise, README and docs/control/ppo.md must too."""
     told = {
-        control_page.verdict(*pair)
-        for measure in (at_end, over_all)
-        for pair in control_page.seeds_by_task(measure).values()
+        control.verdict(*pair) for measure in (at_end, over_all) for pair in control.seeds_by_task(measure).values()
     }
     assert told != {"above"}
     ppo, era, learned = (control.returns("control-ppo", agent).mean() for agent in ("ppo", "ppo_era", "ppo_parameter"))
