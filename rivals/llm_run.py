@@ -29,8 +29,8 @@ ANSWERS, ANSWERS_AT_1 = 64, 256  # sampled per prompt
 # A policy that has given up some starts has given them up entirely, so a share of 16 would be coarse.
 STARTS = dict.fromkeys(llm.START, chain.VALIDATION_STARTS) | {"chain-goal": range(10, 90, 2)}
 BLOCK = 32  # answers, of which distinct ones are counted
-# verl writes the final weights as a model of transformers.
-SAVE = ("trainer.save_freq={steps}", "actor_rollout_ref.actor.checkpoint.save_contents=[model,hf_model]")
+# verl writes the final weights as a model of transformers. The adaptive bonus saves its coefficient with the optimizer.
+SAVE = ("trainer.save_freq={steps}", "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,hf_model]")
 
 
 def start_model(task: str, seed: int) -> Path:

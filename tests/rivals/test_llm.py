@@ -25,6 +25,7 @@ def test_every_setting_is_one_that_verl_and_the_overlay_accept(patched_verl, mon
     from verl.utils.era import language_config
 
     grpo = config.overrides(config.Settings(), "grpo", tmp_path, tmp_path, tmp_path)
+    grpo += [setting.format(steps=300) for setting in llm_run.SAVE]
     with initialize_config_dir(str(patched_verl / "verl/trainer/config"), version_base=None):
         for task in llm.HOLD_SHARE:
             found = [
