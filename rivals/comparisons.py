@@ -82,10 +82,17 @@ def stopped_table(
         for by, columns in of.items():
             found = stopped_at(curves, by, columns)
             rows[-1].append(joined(found.step, ".0f").replace("nan", "never"))
-            for column, digits in columns.items():
-                values = found[column].dropna().reset_index(drop=True)
-                rows[-1].append(difference(values, 0 * values, digits) if len(values) else "-")
+            rows[-1] += [stopped_cell(curves, by, column, digits) for column, digits in columns.items()]
     return table(heading, rows) if rows else "No pair of arms has finished."
+
+
+def stopped_cell(curves: Curves, by: str, column: str, digits: int) -> str:
+    """The end of an arm minus a rival where that is stopped; and how many seeds have that, if not all."""
+    values = stopped_at(curves, by, [column])[column].dropna().reset_index(drop=True)
+    if values.empty:
+        return "-"
+    few = f"; {len(values)} seed{'s' * (len(values) > 1)}" if len(values) < len(curves) else ""
+    return difference(values, 0 * values, digits) + few
 
 
 def holm(p_values: Mapping[str, float], count: int, level: float = 0.05) -> list[str]:

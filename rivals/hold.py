@@ -13,7 +13,7 @@ from scipy import stats
 from era.language import KEPT_WITHIN
 from recipes.pages import table, wrapped
 from rivals import equal, llm, trl
-from rivals.comparisons import Curves, curves_by_key, curves_of, holm, joined, stopped_at, stopped_table
+from rivals.comparisons import Curves, curves_by_key, curves_of, holm, joined, stopped_at, stopped_cell, stopped_table
 
 Arm = tuple[str, str]  # method and setting
 FIRST = "ERA with hold, k = 8"  # which is compared with its rivals
@@ -126,8 +126,8 @@ def held_in_verl() -> list[Held]:
 
 
 def results_table(numbers: pd.DataFrame, known: pd.DataFrame, host: Host, held: Held) -> str:
-    """A line per arm, with a number for each seed; and which arms were not run."""
-    lines, not_run = [], []
+    """A line per arm, with a number for each seed and its end minus GRPO, stopped; and which arms were not run."""
+    lines, not_run, grpo = [], [], held.arms["GRPO"]
     for name, arm in held.arms.items():
         keys = [key for key in ((held.task, *arm, seed) for seed in held.seeds) if key in numbers.index]
         if not keys:
@@ -139,8 +139,12 @@ def results_table(numbers: pd.DataFrame, known: pd.DataFrame, host: Host, held: 
         cells = [joined(runs[column], f".{digits}f") for column, digits in host.final.values()]
         cells.append(joined(runs.training_response_entropy, ".2f"))
         cells += [joined(lacking[name], ".2f").replace("nan", "-") for name in ("mean", "worst")]
-        lines.append([name, *cells, f"{kept.sum()} of {len(keys)}"])
+        curves = [] if arm == grpo else held.curves(known, arm, grpo)
+        compared = ((equal.ENTROPY, equal.REWARD), (equal.REWARD, equal.ENTROPY))
+        beside_grpo = [stopped_cell(curves, by, column, 2) if curves else "-" for by, column in compared]
+        lines.append([name, *cells, f"{kept.sum()} of {len(keys)}", *beside_grpo])
     heading = ["arm", *host.final, "H_resp, last 10 steps", "shortfall", "worst of 20 updates", "kept"]
+    heading += ["reward at GRPO's H_resp", "H_resp at GRPO's reward"]
     if not lines:
         return "No run has finished."
     return "\n\n".join([table(heading, lines), *([f"Not run: {'; '.join(not_run)}."] if not_run else [])])
@@ -175,12 +179,10 @@ def host_tables(numbers: pd.DataFrame, host: Host, tasks: Sequence[Held], place:
         (_, first), *rivals = [*held.arms.items()][:6]
         baseline = held.arms["GRPO"]
         against = {name: held.curves(known, first, arm) for name, arm in rivals}
-        beside = ((name, held.curves(known, arm, baseline)) for name, arm in held.arms.items() if arm != baseline)
         title = f"{held.task} {round(held.bound, 2):g}"
         tables |= {
             f"results {title}": results_table(numbers, known, host, held),
             f"rivals {title}": stopped_table("hold with k = 8, beside", "it", against.items(), host.stopped),
-            f"stopped {title}": stopped_table("arm", "GRPO", beside, host.stopped),
         }
         for name, arm in rivals:
             needed = trl.HOLD_SEEDS if host is TRL else held.seeds
@@ -217,7 +219,7 @@ def sections(numbers: pd.DataFrame, host: Host, tasks: Sequence[Held], place: st
         if not any((held.task, *held.arms[FIRST], seed) in numbers.index for seed in held.seeds):
             not_run.append(f"{title} at {bound} nats")
             continue
-        names = (f"{which} {held.task} {bound}" for which in ("results", "rivals", "stopped"))
+        names = (f"{which} {held.task} {bound}" for which in ("results", "rivals"))
         parts += [f"### {host.name}, {title}, {bound} nats", *(found[name] for name in names)]
     parts.append(wrapped(found[place]))
     return "\n\n".join([*parts, *([f"Not run: {'; '.join(not_run)}."] if not_run else [])])

@@ -8,7 +8,7 @@ from scipy import stats
 from era.language import KEPT_WITHIN
 from recipes.pages import table
 from rivals import equal, records
-from rivals.comparisons import curves_by_key, curves_of, difference, holm, joined, stopped_at
+from rivals.comparisons import curves_by_key, curves_of, difference, holm, joined, stopped_cell
 from rivals.rule import KEY
 
 Arm = tuple[str, str]  # method and setting
@@ -72,13 +72,6 @@ def recorded_runs() -> pd.DataFrame:
 def runs_of(numbers: pd.DataFrame, task: str, arm: Arm) -> pd.DataFrame:
     """By seed."""
     return numbers.loc[[(task, *arm, seed) for seed in SEEDS]].droplevel(KEY[:3])
-
-
-def stopped_cell(curves: list, by: str, column: str, digits: int) -> str:
-    """The end of an arm minus GRPO where it is stopped; and how many seeds have that, if not all."""
-    values = stopped_at(curves, by, [column])[column].dropna().reset_index(drop=True)
-    few = f"; {len(values)} seeds" if len(values) < len(curves) else ""
-    return f"{difference(values, 0 * values, digits) if len(values) else '-'}{few}"
 
 
 def results_table(numbers: pd.DataFrame, known: pd.DataFrame, task: str) -> str:
