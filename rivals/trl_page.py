@@ -114,5 +114,4 @@ def comparisons_table(numbers: pd.DataFrame) -> str:
 def tables(numbers: pd.DataFrame) -> dict[str, str]:
     """The tables of trl.md, by the names of their places in it."""
     known = curves_by_key("trl")
-    results = {f"results {task}": results_table(numbers, known, task) for task in ARMS}
-    return {**results, "comparisons": comparisons_table(numbers)}
+    return {f"results {task}": results_table(numbers, known, task) for task in ARMS}

@@ -146,9 +146,10 @@ def test_tables_of_the_trl_page(monkeypatch):
                 curves.append(curve([entropy] * 3, [reward] * 3, 2 + entropy).assign(**run))
     tables = {"trl/runs": pd.DataFrame(runs), "trl/samples": pd.DataFrame(samples), "trl/curves": pd.concat(curves)}
     monkeypatch.setattr(records, "read", tables.get)
-    found = trl_page.tables(trl_page.recorded_runs())
+    numbers = trl_page.recorded_runs()
+    found, comparisons_lines = trl_page.tables(numbers), trl_page.comparisons_table(numbers).splitlines()
     lines = found["results pairs"].splitlines()[2:]
-    assert len(lines) == 15 and len(found["comparisons"].splitlines()) == 2 + 4 + 13 + 7
+    assert len(lines) == 15 and len(comparisons_lines) == 2 + 4 + 13 + 7
     assert lines[0] == "| GRPO | 0.99, 0.97, 1.00 | 1.1, 1.3, 1.0 | 0.10, 0.29, 0.00 | 0 of 3 | - | - | - |"
     low, high = stats.ttest_1samp([1.0, 1.01], 0).confidence_interval()
     assert lines[trl_page.ARMS["pairs"].index(("era-k", "8"))] == (
@@ -157,11 +158,9 @@ def test_tables_of_the_trl_page(monkeypatch):
         "| - |"
     )
     low, high = stats.ttest_rel([1.1, 1.3, 1.0], [0.1, 0.29, 0.0]).confidence_interval()
-    (line,) = (
-        line for line in found["comparisons"].splitlines() if line.startswith("| `pairs50`: ERA, k = 8 minus GRPO |")
-    )
+    (line,) = (line for line in comparisons_lines if line.startswith("| `pairs50`: ERA, k = 8 minus GRPO |"))
     assert line.endswith(f"| **+1.0 ({low:+.1f} to {high:+.1f})**† | **+1.00 ({low:+.2f} to {high:+.2f})**† |")
-    assert "†" not in found["comparisons"].splitlines()[2]
+    assert "†" not in comparisons_lines[2]
 
 
 def curve(entropies, rewards, distinct=2.0) -> pd.DataFrame:
