@@ -259,6 +259,8 @@ def test_the_log_of_a_timed_run_must_have_all_epochs(one, tmp_path):
     folder = synthetic.timm_run(tmp_path / "time/cifar10-aug-seed42", epochs=3, total=3)
     cut(folder / "log.txt", slice(4))
     assert one().why == "log.txt does not have the speed of epoch 2"
+    (folder / "log.txt").write_bytes(b"\xff")
+    assert one().why.startswith("cannot be read (UnicodeDecodeError")
 
 
 # ----------------------------------------------------------------------------------------------------- what is left out
@@ -346,6 +348,9 @@ def test_a_run_belongs_to_the_entry_that_its_run_json_names(paper, tmp_path):
     synthetic.write_info(tmp_path / "my copy", **{**known, "host": "ppo", "total_steps": 10_000, "agent": "ppo"})
     why = "run.json says task HalfCheetah-v4 and agent ppo, and the entry HalfCheetah-v4-ppo_era"
     assert [result.why for result in collect(paper, tmp_path / "my copy")] == [why]
+    record = {name: value for name, value in known.items() if name != "seed"}
+    (tmp_path / "my copy/run.json").write_text(json.dumps(record))
+    assert [result.why for result in collect(paper, tmp_path / "my copy")] == ["run.json has lost its seed"]
 
 
 def test_the_repositorys_own_results_can_be_read(paper):
