@@ -21,7 +21,6 @@ ERA = "HalfCheetah-v4-ppo_era-seed1"
 CIFAR = "cifar10-era0.6-seed42"
 GRPO = "grpo_qwen2.5_math_7b-seed1"
 AIME = "grpo_qwen2.5_math_7b"
-WALK = "h1hand-walk-v0-fasttd3-seed1"
 
 
 def collect(paper, *folders, **more):
@@ -217,9 +216,6 @@ def without_returns(at):
 HALVES = {  # ../test_whole.py has what else a run can lack
     "control": (ERA, lambda at: cut(at / "train.csv", slice(-1)), "train.csv has 9500 of 10000 steps"),
     "no value of the metric": (ERA, without_returns, "has no values of eval_avg_return"),
-    "timm": (CIFAR, lambda at: cut(at / "summary.csv", slice(0, None, 200)), "no row of step 1"),
-    "FastTD3 without its beginning": (WALK, lambda at: cut(at / "train.csv", [0, *range(-9, 0)]), "no row of step 100"),
-    "one evaluation of 5": (ERA, lambda at: cut(at / "train.csv", range(0, 21, 5)), "no row of step 500"),
     "an evaluation": (AIME, lambda at: of_summary(at, samples=96), "96 of 480 samples of aime24"),
     "verl": (GRPO, lambda at: cut(at / "metrics.jsonl", slice(500)), "has 499 of 1100 steps"),
 }
@@ -231,12 +227,8 @@ def test_half_a_run_neither_counts_nor_displaces_the_repositorys_own(paper, tmp_
         folder = tmp_path / place / name
         if name == ERA:
             synthetic.control_run(folder)
-        elif name == CIFAR:
-            synthetic.timm_run(folder)
         elif name == GRPO:
             synthetic.verl_run(folder, range(1, 1101))
-        elif name == WALK:
-            synthetic.fasttd3_run(folder)
         else:
             synthetic.evaluation(folder, ["aime24"])
     damage(tmp_path / "own" / name)
