@@ -62,7 +62,7 @@ FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 	control-smoke rivals rivals-llm-hold rivals-trl rivals-control lint format docs test \
 	test-all test-grids test-verl-0.9 test-trl test-axolotl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-pins \
 	test-release rehearse-llm rehearse-vllm rehearse-slurm timm-own-tests gpu-check \
-	floor-search entropy-search log-prob-search learned-delta vision-models bench bench-actor bench-gpu bench-trl \
+	floor-search entropy-search log-prob-search vision-models bench bench-actor bench-gpu bench-trl \
 	bench-megatron clean given-python patched-verl patched-timm patched-fasttd3
 
 ##@ Start here (the first downloads 0.6 GB and fills 2.2 GB of disk; without TORCH=cpu 3.4 and 6.7 GB)
@@ -207,16 +207,13 @@ timm-own-tests: $(READY_TIMM)
 
 ##@ Searches and measurements
 SEARCH := --hypothesis-profile search --hypothesis-show-statistics
-## floor-search: entropies below the minimum; also entropy-search, log-prob-search, learned-delta
+## floor-search: entropies below the minimum; also entropy-search, log-prob-search
 floor-search: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests/vision/test_activation.py -k below_the_floor $(SEARCH)
 entropy-search: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests/control/test_continuous_era.py -k at_least_the_target $(SEARCH)
 log-prob-search: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests/llm/test_log_probs.py -m search
-# entropies of bounded policies with a learned delta
-learned-delta: $(call ready,cpu)
-	@$(CPU) -m pytest -q tests/control/test_fastsac_era_actor.py -k closes_the_gap_in_training
 ## vision-models: ERA on one model of each timm family (docs/vision/models.md)
 vision-models: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests/vision/test_models.py -k test_family

@@ -194,29 +194,6 @@ def test_entropy_is_at_least_the_target_and_equal_without_clipping(problem):
 # Gradients
 
 
-def softmax_jacobian_gradient(pre_std: torch.Tensor, weights: torch.Tensor, target: float) -> torch.Tensor:
-    """In closed form: d ln sigma_i / dx_j = k p_i (1[i = j] - p_j), 0 where sigma_i is clipped."""
-    p = pre_std.exp() / pre_std.exp().sum(-1, keepdim=True)
-    k = target - pre_std.shape[-1] * (C + HIGH)
-    weights = weights * (HIGH + k * p > LOW)
-    return k * p * (weights - (weights * p).sum(-1, keepdim=True))
-
-
-def test_gradient_is_that_of_the_equation():
-    for dim, fraction in itertools.product((2, 10, 61), (0.1, 0.5, 0.77, 0.95)):
-        target = feasible(dim, fraction)
-        pre_std, weights = torch.randn(2, 4, dim, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-        expected = softmax_jacobian_gradient(2 * pre_std, weights, target)
-
-        def gradient(dtype):
-            x = (2 * pre_std).to(dtype).requires_grad_()
-            return torch.autograd.grad((ERA.era_log_std(x, target, LOW, HIGH) * weights.to(dtype)).sum(), x)[0].double()
-
-        torch.testing.assert_close(gradient(torch.float64), expected, rtol=1e-10, atol=1e-12)
-        atol = 1e-5 * float(expected.abs().max())
-        torch.testing.assert_close(gradient(torch.float32), expected, rtol=1e-4, atol=atol)
-
-
 def test_first_and_second_derivatives_by_differences():
     """By pre_std and by a tensor target."""
     pre_std = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)

@@ -2,7 +2,6 @@
 
 import math
 
-import learned_delta
 import numpy as np
 import pytest
 import torch
@@ -265,32 +264,6 @@ def test_learned_delta_follows_the_gap_and_stays_in_its_range(modules, make):
         actor.residual_loss(torch.tensor(-1.5))
         assert actor.delta.item() == pytest.approx(expected)
     assert make().residual_loss(torch.tensor(-1.5)) == 0.0
-
-
-TOYS = [(distribution, value) for distribution in ("truncated", "tanh", "clipped") for value in learned_delta.values()]
-
-
-@pytest.mark.parametrize(
-    "distribution, value",
-    [
-        pytest.param(*toy, marks=pytest.mark.slow if toy == ("truncated", "mean") else pytest.mark.search)
-        for toy in TOYS
-    ],
-)
-def test_learned_delta_closes_the_gap_in_training(modules, distribution, value, say):
-    """`make learned-delta`. A mean and a linear value are best at the bounds, where tanh's delta diverges."""
-    learned, constant = (
-        learned_delta.train(distribution, learned_delta.values()[value], flag) for flag in (True, False)
-    )
-    for name, found in (("0", constant), ("learned", learned)):
-        off = found["policy_entropy"] - learned_delta.TARGET
-        outcome = learned_delta.outcome(found)
-        say(f"{distribution:10} {value:9} delta {name:8} {found['delta']:6.3f}, H - H0 {off:8.3f}: {outcome}")
-    inside = value == "interior"
-    expected = {"truncated": "H = H0", "tanh": "H = H0" if inside else "diverged: delta at its limit"}
-    assert learned_delta.outcome(learned) == expected.get(distribution, learned_delta.outcome(constant))
-    if not inside:  # without the learned delta it is below H0, and clipped above it
-        assert learned_delta.outcome(constant) == ("H above H0" if distribution == "clipped" else "H below H0")
 
 
 def test_evaluation_is_deterministic_and_training_goes_on(modules, make, obs):

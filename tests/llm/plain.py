@@ -122,6 +122,7 @@ def train(result, settings):
         advantages = advantages_of(logits, entropy, batch, scale, settings)
 
     clip, is_gspo = settings.get("clip", 0.2), settings.get("policy_loss", {}).get("loss_mode") == "gspo"
+    clip_high = settings.get("clip_high", clip)
     micro, mini = settings["micro_batch"], settings.get("mini_batch", settings["bsz"])
     for _ in range(settings.get("epochs", 1)):
         for first in range(0, len(mask), mini):
@@ -137,7 +138,7 @@ def train(result, settings):
                 if is_gspo:
                     log_ratio = sequence_log_ratio(log_ratio, mask[rows])
                 ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-                surrogate = torch.minimum(a * ratio, a * ratio.clamp(1 - clip, 1 + clip))
+                surrogate = torch.minimum(a * ratio, a * ratio.clamp(1 - clip, 1 + clip_high))
                 if not is_gspo:
                     surrogate = torch.where(a < 0, torch.maximum(surrogate, DUAL_CLIP * a), surrogate)
                 original, _ = log_prob(logits, part["responses"], torch.ones_like(a))

@@ -8,16 +8,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-def plain_logprob(logits, label, scale, top_k=None):
-    """log softmax(scale z)_label in fp64 by the definition; None for a label outside the top_k."""
-    z = [scale * float(x) for x in logits]
-    kept = sorted(range(len(z)), key=lambda i: -z[i])[:top_k]
-    if label not in kept:
-        return None
-    largest = max(z)
-    return z[label] - largest - math.log(math.fsum(math.exp(z[i] - largest) for i in kept))
-
-
 def plain_terms(z, labels, scale, temperature, top_k=None):
     """Scaled and original log-probs and the entropy of each row, by torch's own functions."""
     z = z / temperature

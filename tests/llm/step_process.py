@@ -24,7 +24,7 @@ def actor_settings(settings: dict) -> dict:
         "ppo_micro_batch_size_per_gpu": settings["micro_batch"],
         "clip_ratio": clip,
         "clip_ratio_low": clip,
-        "clip_ratio_high": clip,
+        "clip_ratio_high": settings.get("clip_high", clip),
         "entropy_coeff": settings.get("entropy_coeff", 0),
         "use_kl_loss": kl > 0,
         "kl_loss_coef": kl,

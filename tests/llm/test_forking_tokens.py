@@ -96,12 +96,3 @@ def test_values_outside_the_mask_never_matter(forking_tokens, poison):
     metrics = [forking_tokens.keep_forking_tokens(actor_config(0.2), data, "cpu") for data in (clean, poisoned)]
     assert metrics[0] == metrics[1]
     assert torch.equal(clean.batch["advantages"], poisoned.batch["advantages"])
-
-
-def test_fraction_1_touches_nothing(forking_tokens):
-    _, mask, advantages = example(11)
-    for config in ({}, {"policy_loss": None}, {"policy_loss": {"loss_mode": "vanilla"}}, actor_config(1)):
-        data = make_data(None, mask, advantages)
-        original = data.batch["advantages"]
-        assert forking_tokens.keep_forking_tokens(config, data, "cpu") == {}
-        assert data.batch["advantages"] is original

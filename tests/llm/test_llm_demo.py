@@ -2,7 +2,6 @@
 # Copyright 2026 The ERA overlays authors
 """`python -m demo.llm`: its settings and report, and on the real patched verl a few steps, reuse, and Ctrl-C."""
 
-import json
 import signal
 import subprocess
 from pathlib import Path
@@ -10,10 +9,9 @@ from pathlib import Path
 import demo_runs
 import pandas
 import pytest
-from demo_helpers import MARK, ROOT, wait_until_ended
-from demo_runs import steps_of
+from demo_helpers import ROOT
 
-from demo.llm import config, curves, report, training, warmup
+from demo.llm import config, curves, report, warmup
 from demo.llm.models import EOS, PAD
 
 VERL = "0.4.1"
@@ -88,43 +86,6 @@ def printed(patched_verl, out):
 @pytest.mark.slow
 def test_demo_of_both_arms_and_its_reuse(patched_verl, out, printed):
     demo_runs.check_both_arms_and_their_reuse(printed, VERL, patched_verl, out)
-
-
-def metrics(folder):
-    """The metrics of the training steps: the validations have no gradient."""
-    rows = [json.loads(line)["data"] for line in (folder / curves.METRICS_FILE).read_text().splitlines()]
-    return [row for row in rows if "actor/grad_norm" in row]
-
-
-@pytest.mark.slow
-def test_era_acts_through_worker_and_update_and_stays_on_policy(patched_verl, out, printed, tmp_path, monkeypatch):
-    """The demo's GRPO beside ERA with an omega_low above the entropies at the start.
-
-    ERA shows in the gradient of step 1. The entropy of step 2 says little: Adam's first update has the size of its
-    learning rate whatever the gradient's, so that both arms move by nearly the same.
-    """
-    settings = config.Settings(seed=demo_runs.SEED, steps=2)
-    warmup.write_data(tmp_path, settings.task, settings.seed)
-    model = out / f"warmup-{settings.task}-seed{settings.seed}"
-    monkeypatch.setattr(config.Settings, "omega_low", 2.9)
-    monkeypatch.setenv(MARK, str(tmp_path))
-    training.train_arm(settings, "era", patched_verl, model, tmp_path / "era")
-    wait_until_ended(str(tmp_path))
-    arms = out / settings.name / "grpo", tmp_path / "era"
-    grpo, era = map(steps_of, arms)
-    first = grpo.iloc[0]
-    assert 0.2 < first["reward"] < 0.7 and 1 < first["distinct_right"] <= 8
-    assert 1.5 < first["response_entropy"] == pytest.approx(first["top_entropy"])  # answers of equal length
-    # every right answer has a positive advantage and a low entropy, and all have about the same length
-    assert (era["low_fraction"] > 0.5).all()
-    assert era["scaled_token_fraction"].tolist() == pytest.approx(era["reward"].tolist(), abs=0.02)
-    same = ["response_entropy", "reward", "distinct_right"]
-    assert era.loc[0, same].equals(grpo.loc[0, same])
-    plain, acting = map(metrics, arms)
-    # 18 %, far more than rounding: ERA's old log-probs come from another forward pass than GRPO's
-    assert acting[0]["actor/grad_norm"] != pytest.approx(plain[0]["actor/grad_norm"], rel=0.02)
-    assert len(acting) == 2
-    assert all(step["actor/ppo_kl"] == step["actor/pg_clipfrac"] == 0 for step in acting)
 
 
 @pytest.mark.parametrize(

@@ -78,22 +78,6 @@ def differences(rank, seed, dtype, asked, inplace, compile, rows, widths):
     return errors, relative.max().item(), [t.detach() for _, t, _ in found]
 
 
-def refusals(rank):
-    def said(**more):
-        settings = {"logits": torch.zeros(3, 4), "labels": torch.zeros(3, dtype=torch.long), **more}
-        with pytest.raises(ValueError) as error:
-            policy_terms(**settings, group=dist.group.WORLD)
-        return str(error.value)
-
-    return [
-        said(logits=torch.zeros(3, 4, dtype=(torch.float32, torch.bfloat16)[rank])),
-        said(logits=torch.zeros(3 + rank, 4), labels=torch.zeros(3 + rank, dtype=torch.long)),
-        said(labels=torch.tensor([0, 8, 1])),
-        said(labels=torch.tensor([0, -100, 1])),
-        said(top_k=0),
-    ]
-
-
 def refused_by_one(rank):
     """What rank 1 alone refuses, and what each rank says; then terms once more, which no earlier call disturbs."""
     z, y, ones = torch.zeros(3, 4), torch.zeros(3, dtype=torch.long), torch.ones(3)
@@ -102,6 +86,9 @@ def refused_by_one(rank):
         "whole numbers": {"logits": z.long()},
         "labels": {"labels": y[:2]},
         "a label": {"labels": y + 8},
+        "no label": {"labels": y - 100},
+        "dtypes": {"logits": z.bfloat16()},
+        "rows": {"logits": torch.zeros(4, 4), "labels": torch.zeros(4, dtype=torch.long)},
         "scale": {"scale": -ones},
         "temperature": {"temperature": math.nan},
         "mask": {"mask": ones[:2]},
@@ -184,22 +171,21 @@ def test_equal_logits_and_nan(tmp_path):
         assert terms[:, 5].isnan().all() and terms[:, [0, 1, 2, 3, 4, 6, 7]].isfinite().all()
 
 
+OF_BOTH = {  # what must be the same on all ranks
+    "a label": "a label is 8; expected 0 to 7",
+    "no label": "a label is -100",
+    "dtypes": "['torch.float32', 'torch.bfloat16']",
+    "rows": "[3, 4] rows",
+}
+
+
 def test_what_one_rank_refuses_ends_the_call_of_both(tmp_path):
     (first, terms), (second, same) = on_two_processes(tmp_path, refused_by_one)
     assert terms.tolist() == same.tolist() == [pytest.approx(-math.log(8))] * 3
     for name, (kind, message) in first.items():
         assert kind == "ValueError"
-        if name == "a label":  # the labels of both are to be the same
-            assert message == second[name][1] and "a label is 8" in message
+        if name in OF_BOTH:
+            assert message == second[name][1] and OF_BOTH[name] in message
         else:
             assert "Rank 1 of the group's 2 has raised an error" in message and "Rank" not in second[name][1]
     assert [name for name, (kind, _) in second.items() if kind != "ValueError"] == ["another error"]
-
-
-def test_parts_that_do_not_fit_are_refused_on_both_ranks(tmp_path):
-    dtypes, rows, above, below, top_k = zip(*on_two_processes(tmp_path, refusals))
-    assert dtypes[0] == dtypes[1] and "['torch.float32', 'torch.bfloat16']" in dtypes[0]
-    assert rows[0] == rows[1] and "[3, 4] rows" in rows[0]
-    assert above[0] == above[1] and "a label is 8; expected 0 to 7" in above[0]
-    assert below[0] == below[1] and "a label is -100" in below[0]
-    assert all("top_k is 0" in said for said in top_k)

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import bands
 import bigram
@@ -35,7 +34,6 @@ BASELINES = (KL_COV, CLIP_COV, FORKING, GSPO)
 METHODS = [script for script in SCRIPTS if script not in (STAGE1, STAGE2)]
 LAST = recipe_scripts.STAGE1_STEPS
 PROMPTS = recipe_scripts.PAPER_BATCH // recipe_scripts.SHRINK
-LEARNING_RATE, BETA1, BETA2, EPSILON = 1e-6, 0.9, 0.999, 1e-8  # of the recipe; of verl's optimizer
 ROW = "{:<43} {:>6} {:>7} {:>7} {:>7} {:>7}"
 
 
@@ -78,9 +76,8 @@ def runs(request, verl_with_recipes, inputs, folder, temporary, say):
     def train_stages():
         killed = run(STAGE1, "stage1", steps=LAST, kill_after=recipe_scripts.KILL_AFTER)
         resumed = run(STAGE1, "stage1", steps=LAST)
-        # it saves after its first step too, for the arithmetic of that step
         checkpoint = folder / f"stage1/global_step_{LAST}"
-        stage2 = run(STAGE2, "stage2", "trainer.save_freq=1", steps=LAST + 2, stage1=checkpoint)
+        stage2 = run(STAGE2, "stage2", steps=LAST + 2, stage1=checkpoint)
         return {"killed": killed, "resumed": resumed, "stage2": stage2}
 
     with ThreadPoolExecutor(2) as pool:
@@ -124,8 +121,8 @@ def test_workers_use_the_cpu_where_there_is_a_gpu(patched_verl):
     assert result.stdout.strip() == "cpu", result.stderr
 
 
-def checkpoint(folder, step, kind="model"):
-    return torch.load(folder / f"global_step_{step}/actor/{kind}_world_size_1_rank_0.pt", weights_only=False)
+def checkpoint(folder, step):
+    return torch.load(folder / f"global_step_{step}/actor/model_world_size_1_rank_0.pt", weights_only=False)
 
 
 def learned(metrics):
@@ -202,34 +199,13 @@ def test_omegas_of_each_stage_are_in_effect(runs):
     assert any(of_step["b"] for of_step in counts) and any(of_step["d"] for of_step in counts)
 
 
-def adam(folder, step):
-    """Weights, numbers of steps, and first and second moments of a checkpoint, each as one vector."""
-    states = checkpoint(folder, step, "optim")["state"].values()
-    return SimpleNamespace(
-        weights=torch.cat([tensor.flatten() for tensor in checkpoint(folder, step).values()]).double(),
-        steps={int(state["step"]) for state in states},
-        first=torch.cat([state["exp_avg"] for state in states]).double(),
-        second=torch.cat([state["exp_avg_sq"] for state in states]).double(),
-    )
-
-
 @pytest.mark.slow
 @stages
-def test_stage_2_starts_from_stage_1s_step_weights_and_optimizer(runs, folder, say):
-    """Its first step is Adam's from there: the first moments give the gradient, and the gradient all else."""
+def test_stage_2_starts_from_stage_1s_last_step(runs, folder, say):
     stage2 = runs("stage2")
     say(row(stage2))
     assert stage2.resumed == str(folder / f"stage1/global_step_{LAST}")
     assert stage2.steps == list(stage2.metrics) == [LAST + 1, LAST + 2]
-    before, after = adam(folder / "stage1", LAST), adam(folder / "stage2", LAST + 1)
-    assert (before.steps, after.steps) == ({LAST}, {LAST + 1})
-    gradient = (after.first - BETA1 * before.first) / (1 - BETA1)
-    assert gradient.abs().max() > 1e-3
-    torch.testing.assert_close(after.second, BETA2 * before.second + (1 - BETA2) * gradient**2, rtol=1e-4, atol=1e-12)
-    first, second = after.first / (1 - BETA1 ** (LAST + 1)), after.second / (1 - BETA2 ** (LAST + 1))
-    step = LEARNING_RATE * first / (second.sqrt() + EPSILON)
-    torch.testing.assert_close(after.weights, before.weights - step, rtol=2e-7, atol=1e-10)
-    assert (step.abs() > 1e-7).sum() > 1000  # most of which are far above the tolerance
 
 
 @pytest.mark.slow

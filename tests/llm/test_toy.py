@@ -56,26 +56,9 @@ def test_the_expected_update(k, answers, side):
     torch.testing.assert_close(held, c * (positive + kept), rtol=0, atol=1e-14)
 
 
-def test_c_of_large_groups():
-    """sqrt(R (1 - R)) with the standard deviation of all answers: half the mean of |A|, R (1 - R) / sqrt(R (1 - R))."""
-    is_right = torch.arange(20_000) < 6_000
-    advantages = (is_right.double() - 0.3) / is_right.double().std()
-    assert advantages.abs().mean().item() / 2 == pytest.approx(math.sqrt(0.3 * 0.7), rel=1e-4)
-
-
 def push(p, k, negatives):
     """The expected update where all likely tokens are right, divided by c."""
     return k * (p - (k * p.log()).softmax(-1)) + negatives * p
-
-
-@pytest.mark.parametrize("k", (1.1, 2.0, 8.0))
-def test_likeliest_token_loses_without_negative_advantages(k):
-    """So that its ratio to each falls until they are alike, or the entropy is above the bound: no lowest bound."""
-    generator = torch.Generator().manual_seed(1)
-    for spread in (0.1, 1.0, 5.0):
-        p = (spread * torch.randn(500, 16, generator=generator, dtype=torch.double)).softmax(-1)
-        update = push(p, k, negatives=0).gather(-1, p.argsort(-1, descending=True))
-        assert (update[:, 1:] > update[:, :1]).all()
 
 
 @pytest.mark.parametrize("right, leaders", ((2, 1), (16, 1), (16, 2), (16, 4), (64, 3)))
@@ -100,21 +83,6 @@ def test_equal_tokens_part_below_the_golden_ratio():
     for k, parts in ((1.61, True), (1.63, False)):
         of_logits = push(p / p.sum(), k, negatives=1)
         assert (of_logits[0] > of_logits[1]) == parts
-
-
-def test_which_tokens_raise_the_entropy():
-    """In a whole group, whose advantages add to 0: negative ones likelier than exp(-H), positive ones less likely."""
-    generator = torch.Generator().manual_seed(1)
-    for _ in range(50):
-        logits = (2 * torch.randn(8, generator=generator, dtype=torch.double)).requires_grad_()
-        policy = torch.distributions.Categorical(logits=logits)
-        tokens, advantages = policy.sample((6,)), torch.randn(6, generator=generator, dtype=torch.double)
-        advantages -= advantages.mean()
-        log_probs = policy.log_prob(tokens)
-        (step,) = torch.autograd.grad((advantages * log_probs).sum(), logits, retain_graph=True)
-        (of_entropy,) = torch.autograd.grad(policy.entropy(), logits)
-        each = -advantages * log_probs.exp() * (log_probs + policy.entropy())
-        assert (step * of_entropy).sum().item() == pytest.approx(each.sum().item(), abs=1e-12)
 
 
 def test_the_starts_have_the_shares_that_they_say():

@@ -18,7 +18,7 @@ ERA = {"enable": True, "low": 2.75, "high": 2.8, "k": 2.0}
 HOLD = {"hold": True, "low": 3.1, "high": 3.15}  # the warm ones too have responses below
 # Steps small enough that the policy stays near its old self, large enough that ratios are clipped.
 OFF_POLICY = {**BASE, "mini_batch": 8, "micro_batch": 4, "epochs": 2, "lr": 0.5}
-GSPO = {"policy_loss": {"loss_mode": "gspo"}, "loss_agg_mode": "seq-mean-token-mean", "clip": 0.02}
+GSPO = {"policy_loss": {"loss_mode": "gspo"}, "loss_agg_mode": "seq-mean-token-mean", "clip": 0.02, "clip_high": 0.03}
 # Exact in binary, so that verl 0.9's fp32 temperature is that of the fp64 arithmetic.
 WARM, COLD = {"temperature": 1.25}, {"temperature": 0.75}
 

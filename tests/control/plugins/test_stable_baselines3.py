@@ -16,7 +16,7 @@ from stable_baselines3 import A2C, PPO, SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.torch_layers import CombinedExtractor, NatureCNN
-from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from era.stable_baselines3 import EraActorCriticPolicy, EraMetrics, EraSACPolicy
 
@@ -101,18 +101,6 @@ def test_ppos_log_prob_is_that_of_the_unclipped_action():
     torch.testing.assert_close(log_prob, normal.log_prob(actions).sum(-1))
     torch.testing.assert_close(entropy, normal.entropy().sum(-1))
     torch.testing.assert_close(torch.tensor(model.predict(OBSERVATIONS, deterministic=True)[0]), mean.clamp(-2, 1))
-
-
-def test_vec_normalize(tmp_path):
-    for case in ("PPO", "SAC, truncated"):
-        algorithm, policy, kwargs = CASES[case]
-        env = VecNormalize(DummyVecEnv([Reach] * 2))
-        model = algorithm(policy, env, seed=0, device="cpu", policy_kwargs=kwargs, **STEPS[algorithm])
-        model.learn(200, callback=EraMetrics(freq=50))
-        env.save(tmp_path / "statistics")
-        env = VecNormalize.load(tmp_path / "statistics", DummyVecEnv([Reach]))
-        env.training = False
-        assert np.isfinite(evaluate_policy(model, env, n_eval_episodes=2)[0])
 
 
 @pytest.mark.parametrize("case", ["PPO", "SAC, truncated"])
