@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import matplotlib
 import numpy as np
 import pandas as pd
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
@@ -140,7 +141,7 @@ def svg(panel: Panel) -> str:
         if labels:
             figure.legend(loc="outside lower center", frameon=False, fontsize=7.5, handlelength=4, labelspacing=0.25)
         out = io.StringIO()
-        figure.savefig(out, format="svg")
+        FigureCanvasSVG(figure).print_svg(out)  # savefig draws, and lays out, twice
     text = out.getvalue()
     return text[text.index("<svg") :]
 

@@ -82,9 +82,13 @@ def interquartile_mean(*tasks: np.ndarray, axis: int = -1) -> np.ndarray:
     half counts in part, where rliable's trim_mean rounds."""
     values = np.concatenate(tasks, axis=-1)
     weights = np.concatenate([np.full(task.shape[-1], 1 / task.shape[-1] / len(tasks)) for task in tasks])
-    order = np.argsort(values, axis=-1)
-    up_to = np.clip(np.cumsum(weights[order], axis=-1), 0.25, 0.75)
-    return 2 * (np.diff(up_to, prepend=0.25) * np.take_along_axis(values, order, axis=-1)).sum(axis=-1)
+    if np.ptp(weights) == 0:  # as many runs of each task: numpy sorts much faster than it argsorts
+        values = np.sort(values, axis=-1)
+    else:
+        order = np.argsort(values, axis=-1)
+        values, weights = np.take_along_axis(values, order, axis=-1), weights[order]
+    up_to = np.clip(np.cumsum(weights, axis=-1), 0.25, 0.75)
+    return 2 * (np.diff(up_to, prepend=0.25) * values).sum(axis=-1)
 
 
 def interquartile_difference(*tasks: np.ndarray, axis: int = -1) -> np.ndarray:

@@ -7,6 +7,7 @@ the steps that are there.
 """
 
 import csv
+import functools
 import json
 import math
 from collections.abc import Mapping
@@ -38,9 +39,13 @@ def read(file: Path) -> Columns:
     Raises:
         ValueError: a table does not begin with the column of steps, or a cell is not a number.
     """
-    text = file.read_text()
+    return _parsed(file.read_text(), file.name)
+
+
+@functools.lru_cache(maxsize=1)  # whether a run is whole is asked just before its curves are drawn
+def _parsed(text: str, name: str) -> Columns:
     lines = text[: text.rfind("\n") + 1].splitlines()
-    return _of_verl(lines) if file.name == VERL else _of_table(lines, file.name)
+    return _of_verl(lines) if name == VERL else _of_table(lines, name)
 
 
 def _of_table(lines: list[str], file: str) -> Columns:

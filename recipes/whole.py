@@ -78,7 +78,8 @@ def _steps(file: Path) -> set[int]:
         return {step for metric, values in columns.items() if not metric.startswith("val-") for step in values}
     if not file.read_bytes().endswith(b"\n"):
         raise Incomplete(f"{file.name} ends in the middle of a line" if columns else f"{file.name} is empty")
-    return {step + (file.name == "summary.csv") for step in columns[curves.STEP_COLUMNS[file.name]]}
+    counts_from_0 = file.name == "summary.csv"
+    return {step + counts_from_0 for step in columns[curves.STEP_COLUMNS[file.name]]}
 
 
 def _check_steps(name: str, steps: set[int], record: dict[str, Any], total: int) -> None:
