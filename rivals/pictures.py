@@ -103,22 +103,29 @@ def trl_curves(curves: pd.DataFrame, file: Path) -> None:
 
 
 def held_curves(panels: Mapping[str, tuple[tuple[str, str], float, pd.DataFrame]], file: Path) -> None:
-    """H_resp of the arms of trl-hold.md, a panel for each and a line for each seed, with the bound.
+    """H_resp of the arms of trl-hold.md, a panel for each and a line for each seed, with the bound in red.
 
-    panels: by title, the method and setting, the bound in nats, and the rows of curves.csv.
+    panels: by title, the method and setting, the bound in nats, and the rows of curves.csv. The first line of a title
+    is the task, which begins a row.
     """
-    columns = 5
-    rows = -(-len(panels) // columns)
-    figure = Figure((9, 1.75 * rows + 0.3))
-    axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
-    for axis in axes.flat[len(panels) :]:
-        axis.axis("off")
-    for (title, (arm, bound, curves)), axis in zip(panels.items(), axes.flat):
-        for _, run in curves.groupby("seed"):
-            axis.plot(run.step, run.response_entropy, color=color(*arm), linewidth=1.2, alpha=0.8)
-        axis.axhline(bound, color=colors.BOUND, linewidth=0.9)
-        axis.set_title(title.replace("without ", "without\n"), fontsize=8)
-        axis.tick_params(labelsize=7)
+    columns, rows = 5, []
+    for title, panel in panels.items():
+        task, name = title.split("\n")
+        if not rows or rows[-1][0] != task or len(rows[-1][1]) == columns:
+            rows.append((task, {}))
+        rows[-1][1][name] = panel
+    figure = Figure((9, 1.6 * len(rows) + 0.3))
+    axes = figure.subplots(len(rows), columns, sharey=True, squeeze=False)
+    for (task, of_row), row in zip(rows, axes):
+        for axis in row[len(of_row) :]:
+            axis.axis("off")
+        for (name, (arm, bound, curves)), axis in zip(of_row.items(), row):
+            for _, run in curves.groupby("seed"):
+                axis.plot(run.step, run.response_entropy, color=color(*arm), linewidth=1.2, alpha=0.8)
+            axis.axhline(bound, color=colors.BOUND, linewidth=0.9)
+            axis.set_title(name, fontsize=8 if len(name) < 25 else 7)
+            axis.tick_params(labelsize=7)
+        row[0].set_ylabel(task.replace(", ", "\n"), fontsize=8)
     axes[0, 0].set_ylim(bottom=0)  # of all: they share the axis
     figure.supylabel("H_resp (nats)", fontsize=9)
     figure.supxlabel("training step", fontsize=9)

@@ -4,16 +4,13 @@
 
 import dataclasses
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from judging import curves_of, flat, judge, of_paper, result, with_numbers
 
-from ledger.results import Result
 from ledger.statistics import detectable
-from ledger.verdicts import number
 
 # ---------------------------------------------------------------------------------------------------------------- rows
 
@@ -296,11 +293,3 @@ def test_above_is_at_every_k(paper, shift, state):
         rows = {"pass-era/aime24": era, "pass-grpo/aime24": dict.fromkeys(era, passes([0] * 9))}
         results = [result(paper.entries[row], None, curves=curves) for row, curves in rows.items()]
         assert judge(paper, results).claims["pass-at-k"][0] == state
-
-
-def test_the_end_of_a_curve_is_its_last_tenth():
-    curve = pd.Series(range(101), index=range(0, 1010, 10))
-    run = Result(False, "a", 1, Path(), curves={"x": curve}, values={"y": 3.0})
-    assert number(run, "x") == pytest.approx(np.mean(range(90, 101)))
-    assert number(run, "x", at_step=500) == pytest.approx(np.mean(range(45, 51)))
-    assert number(run, "y") == 3.0 and number(run, "z") is None

@@ -2,6 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """The formulas and the tables of docs/llm/when-it-holds.md, with its table of logits."""
 
+import dataclasses
 import itertools
 import math
 import re
@@ -13,7 +14,7 @@ from demo import toy
 from era.language import decide
 from era.language_config import EraConfig
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 P = torch.tensor([0.5, 0.2, 0.15, 0.1, 0.05], dtype=torch.double)
 IS_RIGHT = torch.tensor([False, True, True, False, True])
@@ -98,23 +99,25 @@ def test_the_starts_have_the_shares_that_they_say():
     torch.testing.assert_close(p["peaked"].amax(-1), torch.full((2, toy.PROMPTS), 0.7))
 
 
-def rows(page):
-    return [line for line in page.splitlines() if line.startswith("|")]
+def test_with_hold_the_bound_holds_and_without_it_does_not():
+    """By Adam and by SGD, means of three seeds, of which another release of torch draws others than the page's."""
+    arms = {name: toy.ARMS[name] for name in ("GRPO", "ERA 2", "hold 1", "hold 2", "hold 8")}
+    entropies, shares = toy.train(toy.SETTINGS["easy"], arms)
+    ends, right = (dict(zip(arms, toy.at_end(curve).unbind(-1))) for curve in (entropies, shares))
+    assert all((ends[arm] > toy.LOW - 0.15).all() and (right[arm] > 0.9).all() for arm in ("hold 2", "hold 8"))
+    assert all((ends[arm] < toy.LOW - 0.3).all() for arm in ("GRPO", "ERA 2", "hold 1"))
 
 
-def test_it_prints_what_the_page_has_and_draws(project_root, monkeypatch, capsys, tmp_path):
-    """To .35 nats and .15 of the answers, which others that another release of torch draws would change."""
+def test_it_writes_the_tables_of_the_page_and_draws(project_root, monkeypatch, tmp_path):
+    """All but their numbers, which are those of fewer updates here."""
     shown = (project_root / "docs/llm/when-it-holds.md").read_text()
     page, picture = tmp_path / "page.md", tmp_path / "folder/toy.png"
     page.write_text(shown)
+    for settings in (toy.SETTINGS, toy.SETTINGS_ABOVE):
+        for name, setting in settings.items():
+            monkeypatch.setitem(settings, name, dataclasses.replace(setting, updates=150))
     monkeypatch.setattr("sys.argv", ["toy", "--page", str(page), "--picture", str(picture)])
     toy.main()
-    assert picture.stat().st_size > 1000
-
-    printed, written = capsys.readouterr().out, page.read_text()
+    written = page.read_text()
+    assert picture.stat().st_size > 1000 and written != shown
     assert re.sub(r"\d\.\d+", "x", written) == re.sub(r"\d\.\d+", "x", shown)
-    assert all(value in printed for row in rows(written) for value in re.findall(r"\d\.\d+ \(\d\.\d+\)", row))
-    for row, there in zip(rows(written), rows(shown), strict=True):
-        for of, within in ((r"(\d\.\d+) \(", 0.35), (r"\((\d\.\d+)\)", 0.15)):
-            now, then = ([float(number) for number in re.findall(of, text)] for text in (row, there))
-            assert now == pytest.approx(then, abs=within), there

@@ -5,7 +5,6 @@
 import copy
 import itertools
 import math
-import re
 import textwrap
 import warnings
 
@@ -148,25 +147,10 @@ if Version(trl.__version__) < Version("1.10"):
     ]
 
 
-PARTS = {  # by name, the setting that tells that a case has the part, and all of its settings
-    "off-policy": ("steps_per_generation", OFF_POLICY),
-    "KL": ("beta", KL),
-    "vLLM": ("use_vllm", VLLM),
-    "tools": ("rollout_func", TOOLS),
-    "sequence": ("importance_sampling_level", SEQUENCE),
-}
-
-
 def name(settings):
-    """The parts of a case, and its other settings, as far as they fit on a line."""
-    rest = {k: v for k, v in settings.items() if k not in ("max_steps", "learning_rate")}
-    words = []
-    for part, (tells, its) in PARTS.items():
-        if rest.get(tells) == its[tells]:
-            words.append(part)
-            rest = {k: v for k, v in rest.items() if its.get(k) != v}
-    short = {re.sub("^(era_|vllm_importance_sampling_)", "", k): getattr(v, "__name__", v) for k, v in rest.items()}
-    words += [k if v is True else f"{k}={v}" for k, v in short.items()]
+    """What a case sets, but for how OFF_POLICY does it, as far as that fits on a line."""
+    own = [f"{key}={getattr(value, '__name__', value)}" for key, value in settings.items() if key not in OFF_POLICY]
+    words = ["off-policy"] * ("num_iterations" in settings) + own
     return textwrap.shorten(", ".join(words), 44, placeholder="").strip(",") or "on-policy"
 
 
