@@ -16,6 +16,7 @@ from packaging.version import Version
 from recipes import pages
 from tools.drift import __main__ as drift
 from tools.drift import examples, probes
+from tools.hosts import HOSTS, Host
 
 WORKS = """
 import sys, torch
@@ -46,14 +47,14 @@ def test_releases_from_a_pinned_version_to_the_next():
 def test_the_pages_name_the_newest_release_that_the_tests_ran_with(project_root):
     docs, readme = project_root / "docs", (project_root / "README.md").read_text()
     rows = []
-    for host, page in drift.HOSTS.items():
+    for host, (page, *_) in HOSTS.items():
         at = str(drift.tested(host))
         named = re.search(rf"(?<![\d.]){re.escape(at)}(?!\.?\d)", (docs / page).read_text())
         assert named, f"{page} does not name {host} {at}"
         if row := re.search(rf"^\| \[{host} (?:[\d.]+ to )?([\d.]+)\]", readme, re.MULTILINE | re.IGNORECASE):
             rows.append(host)
             assert at.startswith(row[1]), row[0]
-    assert rows == ["verl", "trl", "axolotl", "slime"]
+    assert rows == [host for host in HOSTS if HOSTS[host].page.startswith("llm/")]
 
 
 def test_a_release_for_another_python_makes_drift_fail(tmp_path, monkeypatch, capsys):
@@ -69,7 +70,7 @@ def test_a_release_for_another_python_makes_drift_fail(tmp_path, monkeypatch, ca
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_INDEX_URL", tmp_path.as_uri())
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setattr(drift, "HOSTS", {host: drift.HOSTS[host] for host in ("timm", "axolotl")})
+    monkeypatch.setattr(drift, "HOSTS", {host: HOSTS[host] for host in ("timm", "axolotl")})
     monkeypatch.setattr(drift, "WORK", tmp_path / "work")
     monkeypatch.setattr(sys, "argv", ["drift", "hosts"])
     assert drift.main() == 1
@@ -85,7 +86,7 @@ def test_releases_without_a_package_are_the_repositorys_tags(tmp_path, monkeypat
     git("commit", "-q", "--allow-empty", "-m", "one")
     for tag in ("v0.3.1", "v0.10.0", "v0.11.0rc1", "nightly"):
         git("tag", tag)
-    monkeypatch.setattr(drift, "GIT", {"host": tmp_path})
+    monkeypatch.setattr(drift, "HOSTS", {"host": Host("page.md", git=str(tmp_path))})
     assert drift.newest("host") == Version("0.10.0")
 
 

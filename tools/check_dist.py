@@ -17,7 +17,8 @@ from pathlib import Path
 
 from era import __version__
 from recipes import PROJECT
-from tools.try_wheel import EXTRAS, PYTHONS, WITHOUT_EXTRA
+from tools.hosts import HOSTS
+from tools.try_wheel import EXTRAS, PYTHONS
 
 NAME = f"era_overlays-{__version__}"
 RECORDS = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt", "licenses/LICENSE", "licenses/NOTICE")
@@ -53,7 +54,7 @@ def wrong_fields(metadata: str) -> list[str]:
     }
     problems = [f"{what}: {found}, expected {wanted}" for what, (found, wanted) in expected.items() if found != wanted]
     readme = fields.get_payload()
-    for module in sorted({*WITHOUT_EXTRA, *(module for _, modules in EXTRAS.values() for module in modules[:1])}):
+    for module in sorted(module for host in HOSTS.values() for module in host.modules[:1]):
         if module not in readme:
             problems.append(f"the readme does not say how {module} is switched on")
     for what, pattern in {

@@ -15,20 +15,15 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tools.hosts import HOSTS
+
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 MATHEMATICS = tuple(f"era.{name}" for name in ("discrete", "continuous", "language", "log_probs", "log_probs_fused"))
-# Of each extra: its package, and the modules of era that need it. Hosts that no extra installs are not tried, nor is
+# Of each extra: its package, and the modules of era that need it. What no extra installs is not tried, nor is
 # Megatron.
-WITHOUT_EXTRA = ("era.axolotl", "era.slime")
 EXTRAS = {
     "": ("torch", ()),
-    "verl": ("verl", tuple(f"era.verl.{name}" for name in ("main_ppo", "config", "trainer", "worker", "engine"))),
-    "trl": ("trl", ("era.trl",)),
-    "timm": ("timm", ("era.timm",)),
-    "stable-baselines3": ("stable-baselines3", ("era.stable_baselines3",)),
-    "sbx": ("sbx-rl", ("era.sbx", "era.continuous_jax")),
-    "rsl-rl": ("rsl-rl-lib", ("era.rsl_rl",)),
-    "brax": ("brax", ("era.brax", "era.continuous_jax")),
+    **{host.extra: (package, host.modules) for package, host in HOSTS.items() if host.extra},
     "dev": ("pytest", ()),
 }
 UNAVAILABLE = {("brax", "3.10")}  # brax 0.14.2 needs Python 3.11

@@ -26,6 +26,7 @@ from packaging.version import InvalidVersion, Version
 from recipes.pages import filled, table
 from tools.drift import probes
 from tools.drift.probes import FAILS, NOT_TRIED, STARTS, TRAINS
+from tools.hosts import HOSTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, WORK = ROOT / "docs/engine/drift.md", ROOT / "results/drift"
@@ -37,27 +38,18 @@ NAMES = ("hosts", "verl", "timm", "fasttd3")
 
 # The frameworks of README
 
-HOSTS = {  # by package, the page in docs/ that names the newest release that the tests ran with
-    **{"verl": "llm/verl-0.9.md", "trl": "llm/trl.md", "axolotl": "llm/axolotl.md", "slime": "llm/slime.md"},
-    **{"timm": "vision/plug-in.md", "torch": "release.md"},
-    **dict.fromkeys(("stable-baselines3", "sbx-rl", "rsl-rl-lib", "brax"), "control/plug-ins.md"),
-    **dict.fromkeys(("skrl", "torchrl", "rl-games"), "control/own-loop.md"),
-}
-BY_HAND = {"slime": "0.3.1", "torch": "2.15.0"}  # tested without a pin in requirements/
-GIT = {"slime": "https://github.com/THUDM/slime"}  # PyPI's slime is another project
-
 
 def tested(host: str) -> Version:
     """The newest release that the tests ran with: the highest that requirements/ pins."""
     pin = re.compile(rf"(?:^|,){host}(?:\[\w+\])?==([\w.]+)", re.MULTILINE)
     pinned = [version for file in ROOT.glob("requirements/*.txt") for version in pin.findall(file.read_text())]
-    return Version(BY_HAND.get(host) or max(pinned, key=Version))
+    return Version(HOSTS[host].tested or max(pinned, key=Version))
 
 
 def newest(host: str) -> Version:
     """The newest release, for whichever Python: pip hides those that are not for the one that it is asked for."""
-    if host in GIT:
-        refs = run("git", "ls-remote", "--tags", "--refs", GIT[host])
+    if HOSTS[host].git:
+        refs = run("git", "ls-remote", "--tags", "--refs", HOSTS[host].git)
         return max(map(Version, re.findall(r"/v([\d.]+)$", refs, re.MULTILINE)))
     all_pythons = ("--ignore-requires-python", "--python-version", "3.13")  # this one chooses compiled wheels
     said = run(sys.executable, "-m", "pip", "index", "versions", host, *all_pythons)
@@ -240,7 +232,7 @@ def main() -> int:
     items = [item for labels in rows.values() for of in labels.values() for row in of for item in row["started"]]
     newer = {host: versions for host, versions in found.items() if versions[1] > versions[0]}
     for host, (at, latest) in newer.items():
-        print(f"fails: {host} {latest} is newer than {at}, which docs/{HOSTS[host]} names")
+        print(f"fails: {host} {latest} is newer than {at}, which docs/{HOSTS[host].page} names")
     fails = newer or any(item["outcome"] == FAILS for item in items)
     return 1 if fails else 6 * any(item["what"] == UNREAD for item in items)
 
