@@ -214,7 +214,7 @@ entropy-search: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests/control/test_continuous_era.py -k at_least_the_target $(SEARCH)
 log-prob-search: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests/llm/test_log_probs.py -m search
-## vision-models: ERA on one model of each timm family (docs/vision/models.md)
+## vision-models: ERA on one model of each timm family (docs/vision/timm.md)
 vision-models: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests/vision/test_models.py -k test_family
 ## bench, bench-megatron, bench-actor: time, memory of log-probs; in Megatron; of the actor (VERL=0.9.1)

@@ -3,7 +3,8 @@
 """PPO with ERA in brax: train, and act with the parameters.
 
 pip install '.[brax]'
-python3 -m examples.brax_ppo --env reacher --steps 5000000
+python3 -m examples.brax_ppo --steps 2048 --envs 64   # to try it
+python3 -m examples.brax_ppo --env reacher            # five million steps
 """
 
 import argparse

@@ -3,7 +3,8 @@
 """PPO with ERA in stable-baselines3: train, look at the entropies, save, load, evaluate.
 
 pip install '.[stable-baselines3]'
-python3 -m examples.sb3_ppo --env HalfCheetah-v5 --steps 1000000
+python3 -m examples.sb3_ppo --steps 20000             # to try it, in half a minute
+python3 -m examples.sb3_ppo --env HalfCheetah-v5      # a million steps
 """
 
 import argparse

@@ -3,7 +3,10 @@
 """SAC with ERA in sbx (JAX): train, look at the entropies, evaluate.
 
 pip install '.[sbx]'
-python3 -m examples.sbx_sac --env HalfCheetah-v5 --steps 1000000
+python3 -m examples.sbx_sac --steps 2000              # to try it, in a minute
+python3 -m examples.sbx_sac --env HalfCheetah-v5      # a million steps
+
+Of the entropies that it prints, gaussian_entropy_per_dim has the target.
 """
 
 import argparse
@@ -27,8 +30,8 @@ model = SAC(
     policy_kwargs=era_actor(target_entropy=options.target_entropy),
     verbose=1,
 )
-# era/gaussian_entropy_per_dim is the target, or more where a sigma is as small as it may become;
-# era/entropy_per_dim is what is left of it when actions are limited to [-1, 1].
+# era/gaussian_entropy_per_dim is the target, or more where a sigma is as small as it may become.
+# era/entropy_per_dim, some -0.9 for a target of -0.5, is what is left of it once actions are limited to [-1, 1].
 model.learn(options.steps, callback=EraMetrics(), log_interval=4)
 mean, std = evaluate_policy(model, model.get_env(), n_eval_episodes=2)
 print(f"return {mean:.1f} (standard deviation {std:.1f}) of the mean action, over 2 episodes")

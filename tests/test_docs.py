@@ -58,7 +58,7 @@ def test_make_has_every_target_that_the_documents_name(project_root):
 
 
 def test_the_tests_that_the_table_of_places_names_are_there(project_root):
-    places = (project_root / "docs/README.md").read_text().partition("## Where things are")[2]
+    places = (project_root / "CONTRIBUTING.md").read_text().partition("## Where things are")[2]
     named = re.findall(r"`((?:[a-z0-9_]+/)*test_[a-z0-9_]+\.py)`", places)
     assert len(named) > 30 and [name for name in named if not (project_root / "tests" / name).exists()] == []
 
