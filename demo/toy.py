@@ -26,12 +26,13 @@ SEEDS, EVERY = 3, 10  # EVERY: updates from one point of a curve to the next
 LOW, HIGH = 1.2, 2.0  # omega_low and omega_high, in nats
 LEARNING_RATES = {"Adam": 0.05, "SGD": 2.0}
 
-# What else could take no part in the loss above the upper bound, by the advantage's sign and whether the token is
-# likelier than exp(-H). `hold` leaves out the likely negative ones.
-ABOVE = {
-    "": lambda negative, likely: torch.zeros_like(negative),
-    "negative": lambda negative, likely: negative,
-    "raising": lambda negative, likely: negative == likely,
+# Which advantages an arm leaves out of the loss beside those that `hold` does, for which the likely negative ones are
+# left out above the upper bound. A token is likely where its probability is above exp(-H).
+LEFT_OUT = {
+    "": lambda negative, likely, above: torch.zeros_like(negative),
+    "negative": lambda negative, likely, above: negative,
+    "negative above": lambda negative, likely, above: above & negative,
+    "raising above": lambda negative, likely, above: above & (negative == likely),
 }
 
 
@@ -39,9 +40,8 @@ ABOVE = {
 class Arm:
     k: float = 1.0
     hold: bool = False
-    negatives: bool = True  # False: negative advantages never take part in the loss
-    above: str = ""  # a key of ABOVE
     scale_advantages: bool = False  # the paper's A' = A / scale
+    left_out: str = ""  # a key of LEFT_OUT
 
 
 ARMS = {
@@ -51,14 +51,14 @@ ARMS = {
     "hold 1": Arm(1, hold=True),
     "hold 2": Arm(2, hold=True),
     "hold 8": Arm(8, hold=True),
-    "no neg. 2": Arm(2, negatives=False),
+    "no neg. 2": Arm(2, left_out="negative"),
 }
 ARMS_ABOVE = {
     "GRPO": Arm(),
     "ERA 2": Arm(2),
     "ERA 8": Arm(8),
-    "no neg. 2": Arm(2, above="negative"),
-    "no raising 2": Arm(2, above="raising"),
+    "no neg. 2": Arm(2, left_out="negative above"),
+    "no raising 2": Arm(2, left_out="raising above"),
     "hold 1": Arm(1, hold=True),
     "hold 2": Arm(2, hold=True),
     "hold 2, A'": Arm(2, hold=True, scale_advantages=True),
@@ -159,31 +159,22 @@ def answers(p: torch.Tensor, setting: Setting, generator: torch.Generator) -> tu
     return tokens, (reward - reward.mean(-1, keepdim=True)) / (reward.std(-1, keepdim=True) + 1e-6)
 
 
-def decided(arms: list[Arm], setting: Setting, h_resp, log_p, advantages) -> tuple[torch.Tensor, torch.Tensor]:
+def decided(arm: Arm, setting: Setting, h_resp, log_p, advantages) -> tuple[torch.Tensor, torch.Tensor]:
     """The scale of each answer's logits, and the advantage that the loss takes; both as the advantages.
 
-    advantages, log_p: of the answers, (optimizers, len(arms), seeds, groups, GROUP). h_resp: in nats, with a last
-    dimension of 1, because a group's answers have the same.
+    advantages, log_p: of the answers, (optimizers, seeds, groups, GROUP). h_resp: in nats, with a last dimension of 1,
+    because a group's answers have the same.
     """
-    of_arms = [[arm.k, arm.hold, arm.negatives, arm.scale_advantages] for arm in arms]
-    k, hold, negatives, divided = torch.tensor(of_arms).T.view(4, -1, 1, 1, 1)
-    era = EraConfig(enable=True, low=setting.low, high=setting.high, k=2.0, hold=True)  # once, for all arms
+    of_arm = {"k": arm.k, "hold": arm.hold, "scale_advantages": arm.scale_advantages}
+    era = EraConfig(enable=True, low=setting.low, high=setting.high, **of_arm)
     # An answer has one token.
     entropy, *tensors = (of.reshape(-1, 1) for of in (h_resp.expand_as(advantages), log_p, advantages))
     decision = decide(entropy, *tensors, torch.ones_like(entropy), era)
-    scale, held = (of.view_as(advantages) for of in (decision.scale, decision.advantages))
+    scale, taken = (of.view_as(advantages) for of in (decision.scale, decision.advantages))
 
-    taken = torch.where(hold > 0, held, advantages)
-    taken = torch.where(negatives > 0, taken, taken.clamp(min=0))
-    if setting.high < math.inf:
-        negative, likely = advantages < 0, log_p + h_resp > 0
-        of_arms = zip(arms, negative.unbind(1), likely.unbind(1))
-        left_out = torch.stack([ABOVE[arm.above](*of_arm) for arm, *of_arm in of_arms], 1)
-        taken = taken.masked_fill((h_resp > setting.high) & left_out, 0)
-    if not setting.positives:
-        taken = taken.clamp(max=0)
-    scale = k ** scale.log2()
-    return scale, torch.where(divided > 0, taken / scale, taken)
+    left_out = LEFT_OUT[arm.left_out](advantages < 0, log_p + h_resp > 0, h_resp > setting.high)
+    taken = taken.masked_fill(left_out, 0)
+    return scale, taken if setting.positives else taken.clamp(max=0)
 
 
 def train(setting: Setting, arms: dict[str, Arm] = ARMS, seeds: int = SEEDS) -> tuple[torch.Tensor, torch.Tensor]:
@@ -212,7 +203,9 @@ def train(setting: Setting, arms: dict[str, Arm] = ARMS, seeds: int = SEEDS) -> 
         entropy = -(log_p.exp() * log_p).sum(-1, keepdim=True)
         with torch.no_grad():
             tokens, advantages = answers(log_p.exp(), setting, generator)
-            scale, taken = decided([*arms.values()], setting, entropy, log_p.gather(-1, tokens), advantages)
+            sampled = (of.unbind(1) for of in (entropy, log_p.gather(-1, tokens), advantages))
+            decisions = (decided(arm, setting, *of_arm) for arm, *of_arm in zip(arms.values(), *sampled))
+            scale, taken = (torch.stack(of_arms, 1) for of_arms in zip(*decisions))
             # One for a group: some of its answers have scale 1, because its advantages add to 0.
             factor = scale.amax(-1, keepdim=True) * scale.amin(-1, keepdim=True)
         scaled = (factor * rows).log_softmax(-1)

@@ -98,7 +98,13 @@ def check_trl(installed: str, trainer: type) -> None:
 check_trl(trl.__version__, GRPOTrainer)
 
 # Names of a batch's tensors, (B, T): what ERA decided, and what it was decided for.
-_TRAVELS = ("completion_ids", "old_per_token_logps", "era_old", "era_scale", "era_dropped")
+_TRAVELS = (
+    "completion_ids",
+    "old_per_token_logps",
+    "era_original_old_log_probs",
+    "era_logit_scale",
+    "era_dropped",
+)
 # Methods of a trainer through which an update reaches ERA.
 _ACTS = ("training_step", "compute_loss", "_compute_loss", "_get_per_token_logps_and_entropies")
 
@@ -265,7 +271,7 @@ class EraMixin:
 
         # TRL shuffles and splits what this adds with the rest of the batch.
         self._era_decide(branches["entropy"], branches["original"], output, mask)
-        output["era_old"], scale = old, output["era_scale"]
+        output["era_original_old_log_probs"], scale = old, output["era_logit_scale"]
         if self.era_config.scales_logits:
             index = torch.where(scale == 1, 0, torch.where(scale > 1, 1, 2)).unsqueeze(-1)
             scaled = branches["scaled"].gather(-1, index).squeeze(-1)
@@ -292,7 +298,7 @@ class EraMixin:
     def _era_check_rows(self, inputs, ids):
         """Raise RuntimeError where the rows of an update are not those that ERA decided about."""
         decided, old = inputs.get("era_rows"), inputs.get("old_per_token_logps")
-        if decided is None and old is None and "era_scale" not in inputs:
+        if decided is None and old is None and "era_logit_scale" not in inputs:
             return  # on-policy: the update decides
         rows, taken = self._era_rows({**inputs, "completion_ids": ids}), _loss_mask(inputs) != 0
         if not _same(rows, decided, taken):
@@ -342,8 +348,8 @@ class EraMixin:
         inputs = self._era_update.inputs
         inputs["advantages"] = torch.zeros_like(inputs["advantages"])
         inputs.pop("old_per_token_logps", None)
-        if "era_old" in inputs:
-            inputs["old_per_token_logps"] = inputs["era_old"]
+        if "era_original_old_log_probs" in inputs:
+            inputs["old_per_token_logps"] = inputs["era_original_old_log_probs"]
 
         # Its metrics, an entropy bonus and the experts' loss would count twice.
         metrics, self._metrics = self._metrics, {mode: defaultdict(list) for mode in self._metrics}
@@ -438,7 +444,7 @@ class EraMixin:
             update.entropy = entropy.detach()
             if self.era_config.changes_training:
                 self._era_check_rows(inputs, ids)
-            if "era_scale" not in inputs:
+            if "era_logit_scale" not in inputs:
                 self._era_decide(update.entropy, log_probs.detach(), inputs, mask)
             self._era_set_advantages(inputs, mask)
             self._era_acted = True
@@ -511,7 +517,7 @@ class EraMixin:
 
         # On-policy this update's entropies, from one more product with the head, decide.
         entropy = None
-        if "era_scale" not in inputs:
+        if "era_logit_scale" not in inputs:
             with torch.no_grad():
                 sampled = fused_policy_terms(**common, entropy=True)
             entropy = sampled.entropy
@@ -519,7 +525,7 @@ class EraMixin:
 
         terms = fused_policy_terms(
             **common,
-            scale=inputs["era_scale"],
+            scale=inputs["era_logit_scale"],
             top_k=self.era_config.top_k,
             original="ref_per_token_logps" in inputs,
             entropy=bonus or entropy is None,
@@ -535,7 +541,7 @@ class EraMixin:
         era = self.era_config.at(self.state.global_step)
         advantages = _token_advantages(inputs["advantages"], mask)
         decision = decide(entropy, log_probs, advantages, mask, era)
-        inputs["era_scale"], inputs["era_dropped"] = decision.scale, decision.dropped
+        inputs["era_logit_scale"], inputs["era_dropped"] = decision.scale, decision.dropped
         sums = decision.sums.stacked()
         self._era_sums = sums if self._era_sums is None else self._era_sums + sums
 
@@ -543,7 +549,7 @@ class EraMixin:
         """Give the loss its advantages, (B, T); where ERA does not change them, they are TRL's."""
         if self.era_config.changes_advantages:
             advantages = _token_advantages(inputs["advantages"], mask)
-            decided = inputs["era_scale"], inputs["era_dropped"]
+            decided = inputs["era_logit_scale"], inputs["era_dropped"]
             inputs["advantages"] = loss_advantages(advantages, *decided, self.era_config)
 
 

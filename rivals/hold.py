@@ -14,10 +14,12 @@ from era.language import KEPT_WITHIN
 from recipes.pages import table, wrapped
 from rivals import equal, llm, trl
 from rivals.comparisons import Curves, curves_by_key, curves_of, holm, joined, stopped_at, stopped_cell, stopped_table
+from rivals.rule import rows_of_seeds
 
 Arm = tuple[str, str]  # method and setting
-FIRST = "ERA with hold, k = 8"  # which is compared with its rivals
-COUNT = 60  # comparisons in each host: five rivals and three measures on each of its four tasks and bounds
+HOLD_8 = "ERA with hold, k = 8"  # the arm that is compared with its rivals
+RIVALS = 5
+COMPARISONS = 60  # in each host: RIVALS and three measures on each of its four tasks and bounds
 
 
 @dataclass(frozen=True)
@@ -27,31 +29,45 @@ class Host:
     Attributes:
         name: as the page has it.
         curves: the folder of its curves in records/rivals.
-        final: measures of the final weights, by their headings: the column and decimals.
-        stopped: what is compared where a rival is stopped, and decimals, by what is equal there.
+        at_end: measures of the final weights, by their headings: the column and decimals.
+        when_stopped: what is compared where a rival is stopped, and decimals, by what is equal there.
         tested: which of these count in Holm's correction, as pairs of what is equal and what is compared.
     """
 
     name: str
     curves: Literal["trl", "llm"]
-    final: dict[str, tuple[str, int]]
-    stopped: dict[str, dict[str, int]]
+    at_end: dict[str, tuple[str, int]]
+    when_stopped: dict[str, dict[str, int]]
     tested: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
-class Held:
-    """A task and its bound. The first of the arms, by name, is hold with k = 8, and the next five are its rivals."""
+class Task:
+    """A task with a bound, at which it is trained.
 
-    task: str
+    Attributes:
+        bound: in nats.
+        arms: by name. The first is HOLD_8, and the next RIVALS are its rivals.
+        tested_at_end: a measure of the final weights that counts in Holm's correction, as Host.tested do.
+        decides: whether the comparisons with GRPO at equal H_resp decide the page's claim.
+    """
+
+    name: str
     bound: float
     arms: Mapping[str, Arm]
     seeds: Sequence[int]
-    compared: str = ""  # a measure of the final weights that counts in Holm's correction
+    tested_at_end: str = ""
     decides: bool = False
 
-    def curves(self, known: pd.DataFrame, arm: Arm, rival: Arm) -> Curves:
-        return curves_of(known, (self.task, *arm), (self.task, *rival), self.seeds)
+    @property
+    def label(self) -> str:
+        return f"{round(self.bound, 2):g}"
+
+    def run(self, arm: Arm, seed: int) -> tuple[str, str, str, int]:
+        return (self.name, *arm, seed)
+
+    def curves(self, recorded: pd.DataFrame, arm: Arm, rival: Arm) -> Curves:
+        return curves_of(recorded, (self.name, *arm), (self.name, *rival), self.seeds)
 
 
 TRL = Host(
@@ -73,161 +89,164 @@ VERL = Host(
 )
 
 
-def arms(grpo: Arm, slow: Arm, bonus: Mapping[str, Arm], two: Arm, at: str = "") -> dict[str, Arm]:
-    """The arms by name. Given: those that differ between the hosts, and what stands behind a setting, its bound."""
+def arms(grpo: Arm, slow_grpo: Arm, bonus: Mapping[str, Arm], era_2: Arm, suffix: str = "") -> dict[str, Arm]:
+    """The arms by name. Given: those that differ between the hosts, and what follows a setting, @ and its bound."""
     return {
-        FIRST: ("era-hold", f"8{at}"),
+        HOLD_8: ("era-hold", f"8{suffix}"),
         "GRPO": grpo,
-        "ERA, k = 8": ("era-k", f"8{at}"),
-        "ERA without negative advantages": ("era-negative", f"0{at}"),
+        "ERA, k = 8": ("era-k", f"8{suffix}"),
+        "ERA without negative advantages": ("era-negative", f"0{suffix}"),
         **bonus,
-        "GRPO, learning rate x 0.25": slow,
-        **{f"ERA with hold, k = {k}": ("era-hold", f"{k}{at}") for k in (4, 2, 1)},
-        "ERA, k = 4": ("era-k", f"4{at}"),
-        "ERA, k = 2": two,
+        "GRPO, learning rate x 0.25": slow_grpo,
+        **{f"ERA with hold, k = {k}": ("era-hold", f"{k}{suffix}") for k in (4, 2, 1)},
+        "ERA, k = 4": ("era-k", f"4{suffix}"),
+        "ERA, k = 2": era_2,
     }
 
 
-def held_in_trl(numbers: pd.DataFrame) -> list[Held]:
-    held = []
-    for (task, bound), target in trl.HELD.items():
-        decides = bound == trl.BOUND[task]
+def trl_tasks(numbers: pd.DataFrame) -> list[Task]:
+    tasks = []
+    for (name, bound), target in trl.BONUS_TARGETS.items():
+        decides = bound == trl.BOUND[name]
         bonus = {f"adaptive bonus, {target} nats": ("adaptive", target)}
-        two, at = ("era", f"{bound:g}"), "" if decides else f"@{bound:g}"
-        of_task = arms(("grpo", "0"), ("grpo-rate", "0.25"), bonus, two, at)
-        held.append(Held(task, bound, of_task, trl_seeds(numbers, task, bound), decides=decides))
-    return held
+        suffix = "" if decides else f"@{bound:g}"
+        task_arms = arms(("grpo", "0"), ("grpo-rate", "0.25"), bonus, ("era", f"{bound:g}"), suffix)
+        seeds = (*trl.HOLD_SEEDS, *(later_seeds(numbers, name) if decides else ()))
+        tasks.append(Task(name, bound, task_arms, seeds, decides=decides))
+    return tasks
 
 
-def trl_seeds(numbers: pd.DataFrame, task: str, bound: float) -> Sequence[int]:
-    """The seeds that count: the later ones only if all of their runs are there."""
-    later = [
-        block for block in trl.HOLD if block[2] == trl.LATER_SEEDS and (block[0], trl.BOUND[task]) == (task, bound)
-    ]
-    keys = [
-        (task, method, setting, seed)
-        for _, methods, seeds in later
-        for method, values in methods.items()
-        for setting in values
+def later_seeds(numbers: pd.DataFrame, name: str) -> Sequence[int]:
+    """Those of a task at its own bound, which count only if all of their runs are there."""
+    runs = [
+        (name, method, setting, seed)
+        for of_block, methods, seeds in trl.HOLD
+        if of_block == name and seeds == trl.LATER_SEEDS
+        for method, settings in methods.items()
+        for setting in settings
         for seed in seeds
     ]
-    is_whole = bool(keys) and all(key in numbers.index for key in keys)
-    return (*trl.HOLD_SEEDS, *(trl.LATER_SEEDS if is_whole else ()))
+    return trl.LATER_SEEDS if runs and all(run in numbers.index for run in runs) else ()
 
 
-def held_in_verl() -> list[Held]:
-    held = []
-    for task, share in llm.HOLD_SHARE.items():
+def verl_tasks() -> list[Task]:
+    tasks = []
+    for name, share in llm.HOLD_SHARE.items():
         bonus = {"adaptive bonus on H_resp": ("adaptive", share)}
-        of_task = arms(("grpo", "1"), ("grpo", "0.25"), bonus, ("era-k", "2"))
-        compared = {"chain-goal": "best_accuracy", "chain": "d@.95"}.get(task, "reward")
-        held.append(Held(task, float(share) * llm.START[task], of_task, llm.HOLD_SEEDS, compared))
-    return held
+        task_arms = arms(("grpo", "1"), ("grpo", "0.25"), bonus, ("era-k", "2"))
+        tested_at_end = {"chain-goal": "best_accuracy", "chain": "d@.95"}.get(name, "reward")
+        tasks.append(Task(name, float(share) * llm.START[name], task_arms, llm.HOLD_SEEDS, tested_at_end))
+    return tasks
 
 
-def results_table(numbers: pd.DataFrame, known: pd.DataFrame, host: Host, held: Held) -> str:
+def results_table(numbers: pd.DataFrame, recorded: pd.DataFrame, host: Host, task: Task) -> str:
     """A line per arm, with a number for each seed and its end minus GRPO, stopped; and which arms were not run."""
-    lines, not_run, grpo = [], [], held.arms["GRPO"]
-    for name, arm in held.arms.items():
-        keys = [key for key in ((held.task, *arm, seed) for seed in held.seeds) if key in numbers.index]
+    lines, not_run, grpo = [], [], task.arms["GRPO"]
+    for name, arm in task.arms.items():
+        keys = [key for key in (task.run(arm, seed) for seed in task.seeds) if key in numbers.index]
         if not keys:
             not_run.append(name)
             continue
         runs = numbers.loc[keys]
-        lacking = pd.DataFrame([equal.shortfall(known.loc[[key]], held.bound) for key in keys], runs.index)
-        kept = (runs.training_response_entropy >= held.bound - KEPT_WITHIN) & ~(lacking.worst > KEPT_WITHIN)
-        cells = [joined(runs[column], f".{digits}f") for column, digits in host.final.values()]
+        shortfalls = pd.DataFrame([equal.shortfall(recorded.loc[[key]], task.bound) for key in keys], runs.index)
+        is_kept = runs.training_response_entropy >= task.bound - KEPT_WITHIN
+        is_kept &= ~(shortfalls.worst > KEPT_WITHIN)  # NaN where the run never came down to the bound
+        cells = [joined(runs[column], f".{digits}f") for column, digits in host.at_end.values()]
         cells.append(joined(runs.training_response_entropy, ".2f"))
-        cells += [joined(lacking[name], ".2f").replace("nan", "-") for name in ("mean", "worst")]
-        curves = [] if arm == grpo else held.curves(known, arm, grpo)
+        cells += [joined(shortfalls[which], ".2f").replace("nan", "-") for which in ("mean", "worst")]
+        curves = [] if arm == grpo else task.curves(recorded, arm, grpo)
         compared = ((equal.ENTROPY, equal.REWARD), (equal.REWARD, equal.ENTROPY))
         beside_grpo = [stopped_cell(curves, by, column, 2) if curves else "-" for by, column in compared]
-        lines.append([name, *cells, f"{kept.sum()} of {len(keys)}", *beside_grpo])
-    heading = ["arm", *host.final, "H_resp, last 10 steps", "shortfall", "worst of 20 updates", "kept"]
+        lines.append([name, *cells, f"{is_kept.sum()} of {len(keys)}", *beside_grpo])
+    heading = ["arm", *host.at_end, "H_resp, last 10 steps", "shortfall", "worst of 20 updates", "kept"]
     heading += ["reward at GRPO's H_resp", "H_resp at GRPO's reward"]
     if not lines:
         return "No run has finished."
-    return "\n\n".join([table(heading, lines), *([f"Not run: {'; '.join(not_run)}."] if not_run else [])])
+    return "\n\n".join([table(heading, lines), *not_run_line(not_run)])
 
 
-def p_value(values: pd.Series) -> float:
-    """Of Student's t against 0; NaN where there is no spread to tell it from."""
-    values = values.dropna()
-    return stats.ttest_1samp(values, 0).pvalue if len(values) > 1 and values.any() else math.nan
+def not_run_line(names: Sequence[str]) -> list[str]:
+    return [f"Not run: {'; '.join(names)}."] if names else []
 
 
-def p_values(numbers: pd.DataFrame, host: Host, held: Held, name: str, arm: Arm, curves: Curves) -> dict[str, float]:
-    """Of hold with k = 8 minus a rival, by what is compared."""
-    where = {equal.REWARD: "reward", equal.ENTROPY: "H_resp"}
-    columns = {equal.REWARD: "reward", equal.ENTROPY: "H_resp", "distinct_right": "distinct right of 8"}
-    title, found = f"`{held.task}` at {round(held.bound, 2):g} nats, {name}", {}
+def p_value(differences: pd.Series) -> float:
+    """Of Student's t against 0; NaN where there is no spread to tell the mean from 0."""
+    differences = differences.dropna()
+    return stats.ttest_1samp(differences, 0).pvalue if len(differences) > 1 and differences.any() else math.nan
+
+
+def p_values(numbers: pd.DataFrame, host: Host, task: Task, name: str, rival: Arm, curves: Curves) -> dict[str, float]:
+    """Of HOLD_8 minus a rival, by what is compared, as the page says it. name: the rival's."""
+    names = {equal.REWARD: "reward", equal.ENTROPY: "H_resp", "distinct_right": "distinct right of 8"}
+    title = f"`{task.name}` at {task.label} nats, {name}"
+    by_title = {}
     for by, column in host.tested:
-        values = stopped_at(curves, by, [column])[column]
-        found[f"{title}: {columns[column]} at equal {where[by]}"] = p_value(values)
-    if held.compared:
-        one, other = (
-            numbers[held.compared].loc[(held.task, *either)].reindex(held.seeds) for either in (held.arms[FIRST], arm)
-        )
-        found[f"{title}: {held.compared} at the end"] = p_value(one - other)
-    return found
+        differences = stopped_at(curves, by, [column])[column]
+        by_title[f"{title}: {names[column]} at equal {names[by]}"] = p_value(differences)
+    if task.tested_at_end:
+        ends = numbers[task.tested_at_end]
+        held, other = (rows_of_seeds(ends, (task.name, *arm), task.seeds) for arm in (task.arms[HOLD_8], rival))
+        by_title[f"{title}: {task.tested_at_end} at the end"] = p_value(held - other)
+    return by_title
 
 
-def host_tables(numbers: pd.DataFrame, host: Host, tasks: Sequence[Held], place: str) -> dict[str, str]:
-    """The tables of one host, by the names of their places in the page; place: of the sentence on Holm's correction."""
-    known, tables, found, deciding, is_whole = curves_by_key(host.curves), {}, {}, {}, True
-    for held in tasks:
-        (_, first), *rivals = [*held.arms.items()][:6]
-        baseline = held.arms["GRPO"]
-        against = {name: held.curves(known, first, arm) for name, arm in rivals}
-        title = f"{held.task} {round(held.bound, 2):g}"
+def host_tables(numbers: pd.DataFrame, host: Host, tasks: Sequence[Task], holm_place: str) -> dict[str, str]:
+    """The tables of one host, by the names of their places in the page; holm_place: of the sentence on Holm's."""
+    recorded, tables = curves_by_key(host.curves), {}
+    tested, tested_with_grpo, is_complete = {}, {}, True
+    for task in tasks:
+        (_, hold_8), *rivals = [*task.arms.items()][: RIVALS + 1]
+        curves = {name: task.curves(recorded, hold_8, arm) for name, arm in rivals}
+        title = f"{task.name} {task.label}"
         tables |= {
-            f"results {title}": results_table(numbers, known, host, held),
-            f"rivals {title}": stopped_table("hold with k = 8, beside", "it", against.items(), host.stopped),
+            f"results {title}": results_table(numbers, recorded, host, task),
+            f"rivals {title}": stopped_table("hold with k = 8, beside", "it", curves.items(), host.when_stopped),
         }
         for name, arm in rivals:
-            needed = trl.HOLD_SEEDS if host is TRL else held.seeds
-            has_all = len(curves_of(known, (held.task, *first), (held.task, *arm), needed)) == len(needed)
-            is_whole &= has_all
-            of_rival = p_values(numbers, host, held, name, arm, against[name]) if has_all else {}
-            found |= of_rival
-            if arm == baseline and held.decides:
-                deciding |= {which: value for which, value in of_rival.items() if which.endswith("at equal H_resp")}
+            needed = trl.HOLD_SEEDS if host is TRL else task.seeds
+            pairs = curves_of(recorded, (task.name, *hold_8), (task.name, *arm), needed)
+            if len(pairs) < len(needed):
+                is_complete = False
+                continue
+            of_rival = p_values(numbers, host, task, name, arm, curves[name])
+            tested |= of_rival
+            if name == "GRPO" and task.decides:
+                tested_with_grpo |= {of: value for of, value in of_rival.items() if of.endswith("at equal H_resp")}
+
     waits = "it waits for the runs that are missing"
-    of_all = "; ".join(holm(found, COUNT)) or "none" if is_whole else waits
-    of_two = "; ".join(holm(deciding, 2)) or "none" if len(deciding) == 2 else waits
-    text = f"of the two that decide: {of_two}. Of all {COUNT}" if host is TRL else f"of all {COUNT}"
-    return {**tables, place: f"After Holm's correction, {text}: {of_all}."}
+    of_all = "; ".join(holm(tested, COMPARISONS)) or "none" if is_complete else waits
+    of_two = "; ".join(holm(tested_with_grpo, 2)) or "none" if len(tested_with_grpo) == 2 else waits
+    text = f"of the two that decide: {of_two}. Of all {COMPARISONS}" if host is TRL else f"of all {COMPARISONS}"
+    return {**tables, holm_place: f"After Holm's correction, {text}: {of_all}."}
 
 
-def panels(host: Host, tasks: Sequence[Held]) -> dict[str, tuple[Arm, float, pd.DataFrame]]:
+def panels(host: Host, tasks: Sequence[Task]) -> dict[str, tuple[Arm, float, pd.DataFrame]]:
     """For the picture, by title: each arm that was run, its bound, and the curves of the seeds that count."""
-    known, drawn, found = curves_by_key(host.curves), set(), {}
-    for held in tasks:
-        for name, arm in held.arms.items():
-            curves = known[known.index.isin([(held.task, *arm, seed) for seed in held.seeds])]
-            if len(curves) and (held.task, *arm) not in drawn:  # GRPO's runs are the same for every bound
-                drawn.add((held.task, *arm))
-                found[f"{held.task}, {round(held.bound, 2):g} nats\n{name}"] = (arm, held.bound, curves)
-    return found
+    recorded, drawn, panels = curves_by_key(host.curves), set(), {}
+    for task in tasks:
+        for name, arm in task.arms.items():
+            curves = recorded[recorded.index.isin([task.run(arm, seed) for seed in task.seeds])]
+            if len(curves) and (task.name, *arm) not in drawn:  # GRPO's runs are the same for every bound
+                drawn.add((task.name, *arm))
+                panels[f"{task.name}, {task.label} nats\n{name}"] = (arm, task.bound, curves)
+    return panels
 
 
-def sections(numbers: pd.DataFrame, host: Host, tasks: Sequence[Held], place: str) -> str:
-    """What the page says of one host: a section for each task and bound at which hold with k = 8 was run."""
-    found, parts, not_run = host_tables(numbers, host, tasks, place), [], []
-    for held in tasks:
-        title, bound = f"`{held.task}`", f"{round(held.bound, 2):g}"
-        if not any((held.task, *held.arms[FIRST], seed) in numbers.index for seed in held.seeds):
-            not_run.append(f"{title} at {bound} nats")
+def sections(numbers: pd.DataFrame, host: Host, tasks: Sequence[Task], holm_place: str) -> str:
+    """What the page says of one host: a section for each task and bound at which HOLD_8 was run."""
+    text, parts, not_run = host_tables(numbers, host, tasks, holm_place), [], []
+    for task in tasks:
+        if not any(task.run(task.arms[HOLD_8], seed) in numbers.index for seed in task.seeds):
+            not_run.append(f"`{task.name}` at {task.label} nats")
             continue
-        names = (f"{which} {held.task} {bound}" for which in ("results", "rivals"))
-        parts += [f"### {host.name}, {title}, {bound} nats", *(found[name] for name in names)]
-    parts.append(wrapped(found[place]))
-    return "\n\n".join([*parts, *([f"Not run: {'; '.join(not_run)}."] if not_run else [])])
+        tables = (text[f"{which} {task.name} {task.label}"] for which in ("results", "rivals"))
+        parts += [f"### {host.name}, `{task.name}`, {task.label} nats", *tables]
+    return "\n\n".join([*parts, wrapped(text[holm_place]), *not_run_line(not_run)])
 
 
 def tables(of_trl: pd.DataFrame, of_llm: pd.DataFrame) -> dict[str, str]:
     """The tables of trl-hold.md, by the names of their places in it. Given: a row per recorded run, by KEY."""
     return {
-        "trl": sections(of_trl, TRL, held_in_trl(of_trl), "holm"),
-        "verl": sections(of_llm, VERL, held_in_verl(), "holm verl"),
+        "trl": sections(of_trl, TRL, trl_tasks(of_trl), "holm"),
+        "verl": sections(of_llm, VERL, verl_tasks(), "holm verl"),
     }

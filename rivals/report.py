@@ -48,7 +48,7 @@ def draw(folder: Path) -> None:
     parts = {title: (part.task, part.chosen) for title, part in results.items() if part.tuned}
     pictures.frontiers(records.read("llm/samples"), parts, folder / "rivals-frontiers.png")
     pictures.trl_curves(records.read("trl/curves"), folder / "rivals-trl.png")
-    held = ((hold.TRL, hold.held_in_trl(trl_page.recorded_runs())), (hold.VERL, hold.held_in_verl()))
+    held = ((hold.TRL, hold.trl_tasks(trl_page.recorded_runs())), (hold.VERL, hold.verl_tasks()))
     for host, tasks in held:
         pictures.held_curves(hold.panels(host, tasks), folder / f"rivals-hold-{host.curves}.png")
     returns = {agent: control.evaluations("control-ppo", agent) for agent in control.ARMS}

@@ -25,10 +25,10 @@ HOLD = (
     ("pairs", {"era-hold": ("1@1.6",), "era-negative": ("0@1.6",), "era": ("1.6",), "era-k": ("4@1.6",)}, HOLD_SEEDS),
 )
 WARM_UP = {"warm-up": ("0",)}
-# Of ERA where its setting is none, nats
+# ERA's where its setting is not the bound, in nats
 BOUND = {"pairs": 1.2, "pairs50-400": 1.6}
-# The tasks and bounds, and the bonus's target of the same entropy.
-HELD = {("pairs", 1.2): "0.28", ("pairs50-400", 1.6): "0.46", ("pairs", 0.8): "0.2", ("pairs", 1.6): "0.4"}
+# Of each task and bound in nats: the bonus's target of the same entropy.
+BONUS_TARGETS = {("pairs", 1.2): "0.28", ("pairs50-400", 1.6): "0.46", ("pairs", 0.8): "0.2", ("pairs", 1.6): "0.4"}
 
 
 def methods_of(task: str) -> dict[str, list[str]]:

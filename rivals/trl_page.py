@@ -9,7 +9,7 @@ from era.language import KEPT_WITHIN
 from recipes.pages import table
 from rivals import equal, records
 from rivals.comparisons import curves_by_key, curves_of, difference, holm, joined, stopped_cell
-from rivals.rule import KEY
+from rivals.rule import KEY, rows_of_seeds
 
 Arm = tuple[str, str]  # method and setting
 SEEDS = (1, 2, 3)
@@ -69,11 +69,6 @@ def recorded_runs() -> pd.DataFrame:
     return samples.join(runs.add_prefix("training_")).sort_index()
 
 
-def runs_of(numbers: pd.DataFrame, task: str, arm: Arm) -> pd.DataFrame:
-    """By seed."""
-    return numbers.loc[[(task, *arm, seed) for seed in SEEDS]].droplevel(KEY[:3])
-
-
 def results_table(numbers: pd.DataFrame, known: pd.DataFrame, task: str) -> str:
     """A line per arm, with a number for each seed, and what it has more than GRPO that is stopped earlier.
 
@@ -81,7 +76,7 @@ def results_table(numbers: pd.DataFrame, known: pd.DataFrame, task: str) -> str:
     """
     lines = []
     for arm in ARMS[task]:
-        runs, bound = runs_of(numbers, task, arm), 0.6 if arm == LOW else BOUND[task]
+        runs, bound = rows_of_seeds(numbers, (task, *arm), SEEDS), 0.6 if arm == LOW else BOUND[task]
         cells = [joined(runs[column], f".{digits}f") for column, digits in MEASURES.values()]
         cells.append(f"{(runs.training_response_entropy >= bound - KEPT_WITHIN).sum()} of {len(runs)}")
         curves = curves_of(known, (task, *arm), (task, *GRPO), SEEDS)
@@ -99,7 +94,7 @@ def comparisons_table(numbers: pd.DataFrame) -> str:
     for task, pairs, compared, count in PROTOCOLS:
         cells, p_values = {}, {}
         for pair in pairs:
-            one, other = (runs_of(numbers, task, arm) for arm in pair)
+            one, other = (rows_of_seeds(numbers, (task, *arm), SEEDS) for arm in pair)
             for column, digits in list(MEASURES.values())[:compared]:
                 cells[pair, column] = difference(one[column], other[column], digits)
                 p_values[pair, column] = stats.ttest_rel(one[column], other[column]).pvalue

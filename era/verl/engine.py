@@ -26,7 +26,7 @@ from era.verl.config import FSDP_TURBO
 LOGIT_SCALE = "era_logit_scale"
 # Nested (bsz, prompt + response), in the model's output for the KL loss: log-probs of the original policy.
 ORIGINAL_LOG_PROBS = "era_original_log_probs"
-_LAID_OUT_SCALE = "era_scale"
+_LAID_OUT_SCALE = "era_laid_out_scale"
 # Keys of a micro-batch with which verl needs more of the logits than log-probs and entropies.
 _OTHER_OUTPUTS = ("calculate_sum_pi_squared", "distillation_use_topk", "distillation_only")
 

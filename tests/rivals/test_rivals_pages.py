@@ -255,7 +255,7 @@ def test_tables_of_what_holding_is_worth(tmp_path, monkeypatch):
         files = {"trl/runs": pd.DataFrame(runs), "trl/samples": pd.DataFrame(samples), "trl/curves": pd.concat(curves)}
         monkeypatch.setattr(records, "read", files.get)
         numbers = trl_page.recorded_runs()
-        return hold.host_tables(numbers, hold.TRL, hold.held_in_trl(numbers), "holm")
+        return hold.host_tables(numbers, hold.TRL, hold.trl_tasks(numbers), "holm")
 
     held, kept_low = [2.0, 1.2, 1.15, 1.15, 1.15, 1.15], [2.0, 1.2, 0.9, 0.9, 0.9, 1.15]
     falling = [2.0, 1.5, 1.2, 0.9, 0.6, 0.3]
@@ -266,7 +266,7 @@ def test_tables_of_what_holding_is_worth(tmp_path, monkeypatch):
         add(("era-hold", "4"), seed, held, [0.2, 0.5, 0.7, 0.8, 0.9, 0.9])
     found = tables()
     assert set(found) == {
-        *(f"{kind} {task} {bound:g}" for kind in ("results", "rivals") for task, bound in trl.HELD),
+        *(f"{kind} {task} {bound:g}" for kind in ("results", "rivals") for task, bound in trl.BONUS_TARGETS),
         "holm",
     }
     lines = found["results pairs 1.2"].splitlines()
@@ -291,13 +291,13 @@ def test_tables_of_what_holding_is_worth(tmp_path, monkeypatch):
                 for seed in seeds if arm != ("era-hold", "8") else ():
                     add(arm, seed, falling, [0.9] * 6)
     assert tables()["results pairs 1.2"].splitlines()[2].count("0.90,") == 4
-    for of_task in hold.held_in_trl(trl_page.recorded_runs()):
+    for of_task in hold.trl_tasks(trl_page.recorded_runs()):
         for arm in [*of_task.arms.values()][:6]:
             for seed in trl.HOLD_SEEDS:
-                if (of_task.task, *arm, seed) not in {tuple(run[name] for name in KEY) for run in runs}:
+                if (of_task.name, *arm, seed) not in {tuple(run[name] for name in KEY) for run in runs}:
                     ends = held if arm[0] == "era-hold" else falling
                     rewards = [0.2, 0.5, 0.7, 0.8, 0.9, 0.9] if arm[0] == "era-hold" else [0.2, 0.3, 0.4, 0.6, 0.7, 0.8]
-                    add(arm, seed, ends, [reward + seed / 1000 for reward in rewards], of_task.task)
+                    add(arm, seed, ends, [reward + seed / 1000 for reward in rewards], of_task.name)
     text = tables()["holm"]  # though the bonus and the smaller step have no later seeds
     assert "waits" not in text
     assert "of the two that decide: `pairs50-400` at 1.6 nats, GRPO: reward at equal H_resp. Of all 60: `pairs`" in text
@@ -318,9 +318,9 @@ def test_tables_of_holding_in_verl(monkeypatch):
     def tables():
         monkeypatch.setattr(records, "read", {"llm/curves": pd.concat(curves)}.get)
         known = pd.DataFrame.from_dict(numbers, orient="index").rename_axis(KEY)
-        return hold.host_tables(known, hold.VERL, hold.held_in_verl(), "holm verl")
+        return hold.host_tables(known, hold.VERL, hold.verl_tasks(), "holm verl")
 
-    chain_goal = hold.held_in_verl()[0]
+    chain_goal = hold.verl_tasks()[0]
     add(("era-hold", "8"), [2.2, 1.9, 1.6, 1.5, 1.5, 1.5], [0.2, 0.4, 0.8, 0.8, 0.8, 0.8], 0.9)
     add(("grpo", "1"), [2.1, 1.8, 1.5, 1.2, 0.9, 0.6], [0.5, 0.6, 0.7, 0.8, 0.9, 1.0], 0.7)
     found = tables()

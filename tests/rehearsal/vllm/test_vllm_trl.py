@@ -85,7 +85,10 @@ def test_era_with_the_sampler(settings, start, say, request):
     batches = trainer.seen
     masks = [plain_grpo.mask_of(batch) for batch in batches]
     # The sampler's log-probs are those of the trainer's own pass, in the first step and after updates ...
-    found = [largest(batch["sampling_per_token_logps"] - batch["era_old"], mask) for batch, mask in zip(batches, masks)]
+    found = [
+        largest(batch["sampling_per_token_logps"] - batch["era_original_old_log_probs"], mask)
+        for batch, mask in zip(batches, masks)
+    ]
     ratios = torch.cat([batch["importance_sampling_ratio"].flatten() for batch in batches])
     off = (ratios - 1).abs().max().item()
     # ... which changed them: with the first weights they would be others.
@@ -115,6 +118,6 @@ def test_era_with_the_sampler(settings, start, say, request):
     assert len(batches) == 3 and max(found) < ROUNDING > moved[0] and min(moved[1:]) > 100 * ROUNDING
     assert off < 8 * ROUNDING  # TRL's ratio is of a response, of at most eight tokens
     for batch, mask, scale in zip(batches, masks, scales):
-        assert torch.equal(batch["era_scale"][mask.bool()].double(), scale)
+        assert torch.equal(batch["era_logit_scale"][mask.bool()].double(), scale)
     assert sum(shares) > 0 and of_era < ROUNDING  # the server's answers differ from run to run, and so do the shares
     assert error < 1e-4  # fp32 rounds weights of 1 by 6e-8 in each step, whose largest is about 1e-2
