@@ -49,6 +49,7 @@ def config_of(args: Any) -> EraConfig:
     refuse(SLIME, {}, "era.enable=True", sorted(problems))
 
     era = EraConfig(**group, prefix="era.")
+    refuse(SLIME, {}, "era.enable=True", era.problems_without_enable("era."))
     if era.enable:
         values = {name: getattr(args, name, needed) for name, needed in SLIME_NEEDS.items()}
         if not args.use_kl_loss:
