@@ -528,7 +528,7 @@ class EraMixin:
         """
         era = self.era_config.at(self.state.global_step)
         advantages = _token_advantages(inputs["advantages"], mask)
-        decision = decide(entropy, log_probs, advantages, mask, era)
+        decision = decide(entropy, log_probs, advantages, mask, era, check=False)
         inputs["era_scale"], inputs["era_dropped"] = decision.scale, decision.dropped
         sums = decision.sums.stacked()
         self._era_sums = sums if self._era_sums is None else self._era_sums + sums
