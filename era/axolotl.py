@@ -65,12 +65,12 @@ def _ranks(cfg: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _config_of(cfg: Mapping[str, Any]) -> EraConfig:
-    """ERA's configuration. Raises ValueError for values of another type or out of range."""
-    values = {name: cfg[name] for name in _TYPES if cfg.get(name) is not None}
+    """ERA's configuration, of its keys that are there; ValueError for what EraConfig excludes."""
+    values = {name: cfg[name] for name in _TYPES if name in cfg}
     numbers = [name for name, type_ in _TYPES.items() if type_ is not bool]
     if wrong := [name for name in numbers if isinstance(values.get(name), bool)]:
         raise ValueError(f"{', '.join(wrong)}: expected a number.")  # pydantic takes true for 1
-    parsed = EraArgs(**values).model_dump(exclude_none=True)
+    parsed = EraArgs(**values).model_dump(exclude_unset=True)
     fields = {name.removeprefix("era_"): value for name, value in parsed.items()}
     return EraConfig(**fields, prefix="era_")
 
@@ -109,11 +109,13 @@ class EraPlugin(BasePlugin):
 
         if listed.count(_PLUGIN) > 1:
             problems.append(f"plugins names {_PLUGIN} more than once.")
-        if cfg.get("era_enable") is None:
+        if "era_enable" not in cfg:
             problems.append("era_enable is missing: set it to true, or to false for no ERA.")
         enable = bool(cfg.get("era_enable"))
         try:
-            enable = _config_of(cfg).enable
+            era = _config_of(cfg)
+            enable = era.enable
+            problems += era.problems_without_enable("era_")
         except ValueError as error:
             problems.append(str(error))
 
@@ -144,4 +146,4 @@ class EraPlugin(BasePlugin):
 
             # A trainer with EraMixin has said it itself.
             if not isinstance(trainer, EraMixin) and trainer.is_world_process_zero():
-                announce(_config_of(cfg))
+                announce(_config_of(self.get_training_args(cfg) or {}))

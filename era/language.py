@@ -53,6 +53,35 @@ def _check_shapes(
                 )
 
 
+# By argument, what its values must be. Entropies from bf16 logits are off by up to 0.34 nats
+# (docs/why-not-copy.md), so up to half a nat on the wrong side of 0 is accepted.
+_EXPECTED = {
+    **dict.fromkeys(
+        ("entropy", "token_entropy", "response_entropy"),
+        (lambda x: x > -0.5, "an entropy in nats, at least 0 (a log-prob is at most 0)"),
+    ),
+    "log_probs": (lambda x: x < 0.5, "a log-prob, at most 0"),
+    "advantages": (torch.isfinite, "a finite number"),
+}
+
+
+def _check_values(mask: torch.Tensor, **tensors: torch.Tensor) -> None:
+    """Raise ValueError for NaN, and for what was meant for another argument, where the mask is 1.
+
+    On a CPU alone: on an accelerator a look at a value would wait for all that is queued there.
+    """
+    if mask.device.type != "cpu":
+        return
+    checks = {"the mask": (mask, (mask == 0) | (mask == 1), "0 or 1")}
+    for name, tensor in tensors.items():
+        holds, expected = _EXPECTED[name]
+        checks[name] = tensor, holds(tensor) | (mask == 0), expected
+    for name, (tensor, right, expected) in checks.items():
+        if not right.all():
+            place = (~right).nonzero()[0].tolist()
+            raise ValueError(f"{name}{place} is {tensor[tuple(place)]:.3g}; expected {expected}.")
+
+
 def forking_count(length: torch.Tensor, top_fraction: float) -> torch.Tensor:
     """How many tokens H_resp averages: max(1, floor(top_fraction x length)), and 0 for length 0.
 
@@ -117,7 +146,12 @@ def response_entropy(
 
     Returns:
         (bsz,) in nats; NaN for an empty response, so average it with `nanmean`.
+
+    Raises:
+        ValueError: on a CPU also a value inside the mask that is no entropy, or NaN.
     """
+    _check_shapes(response_mask, entropy=entropy)
+    _check_values(response_mask, entropy=entropy)
     return split_entropy(entropy, response_mask, top_fraction)[0]
 
 
@@ -130,27 +164,33 @@ def logit_scale(
     high: float,
     k: float,
     min_advantage: float = 0.0,
+    check: bool = True,
 ) -> torch.Tensor:
     """The factor on each token's logits, Eq. llm.
 
     Where A_t > min_advantage it is k if H_resp < low and 1 / k if H_resp > high; elsewhere 1.
 
     Args:
-        response_entropy: (bsz,) H_resp in nats; NaN scales nothing.
+        response_entropy: (bsz,) H_resp in nats; NaN, for an empty response, scales nothing.
         advantages: (bsz, response_length).
         response_mask: (bsz, response_length), bool or 0/1.
         low, high: omega_low <= omega_high in nats; low is finite, high may be inf.
         k: the factor, >= 1 and finite.
         min_advantage: only tokens with a larger advantage are scaled; finite and >= 0.
+        check: as for `decide`.
 
     Returns:
         (bsz, response_length), fp32 (fp64 for fp64 advantages), of k, 1/k or 1.
 
     Raises:
-        ValueError: low, high, k or min_advantage is out of range; another shape.
+        ValueError: low, high, k or min_advantage is out of range; another shape; with `check`, on a
+            CPU, a value inside the mask that is not what the argument says, or NaN.
     """
     _check(low=low, high=high, k=k, min_advantage=min_advantage)
     _check_shapes(response_mask, {"response_entropy": response_entropy}, advantages=advantages)
+    if check:
+        _check_values(response_mask, advantages=advantages)
+        _check_values(response_mask.bool().any(-1), response_entropy=response_entropy)
     eligible = response_mask.bool() & (advantages > min_advantage)
     entropy = response_entropy.unsqueeze(-1)
     scale = torch.ones_like(advantages, dtype=torch.promote_types(advantages.dtype, torch.float32))
@@ -213,6 +253,7 @@ def decide(
     advantages: torch.Tensor,
     mask: torch.Tensor,
     era: EraConfig,
+    check: bool = True,
 ) -> Decision:
     """What an update does with each token of a batch, by the policy that sampled the batch.
 
@@ -226,18 +267,23 @@ def decide(
         advantages: the trainer's, (bsz, T).
         mask: the tokens that the policy loss takes, (bsz, T), bool or 0/1.
         era: the EraConfig of the update.
+        check: False leaves out the check of values, so that a NaN, whose scale is 1, does not end
+            the training of a framework.
 
     Returns:
         The decision. Without `hold` nothing is dropped; with k = 1 every scale is 1.
 
     Raises:
-        ValueError: another shape; a bound or k out of range.
+        ValueError: another shape; with `check`, on a CPU, a value inside the mask that is not what
+            the argument says, or NaN.
     """
     _check_shapes(mask, token_entropy=token_entropy, log_probs=log_probs)
+    if check:
+        _check_values(mask, token_entropy=token_entropy, log_probs=log_probs)
     mask = mask.bool()  # a mask in bf16 would count 601 tokens as 600
     entropy, rest = split_entropy(token_entropy, mask, era.top_fraction)
     bounds = {"low": era.low, "high": era.high, "min_advantage": era.min_advantage}
-    scale = logit_scale(entropy, advantages, mask, k=era.k, **bounds)
+    scale = logit_scale(entropy, advantages, mask, k=era.k, **bounds, check=check)
     dropped = torch.zeros_like(mask)
     if era.hold:
         # To first order a negative advantage raises the entropy H where the token is likelier than

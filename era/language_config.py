@@ -170,6 +170,17 @@ class EraConfig:
         except TypeError:  # a comparison with a string or None, which OmegaConf would have refused
             return False
 
+    def problems_without_enable(self, prefix: str = f"{CONFIG_KEY}.") -> list[str]:
+        """What is wrong with fields that are set without `enable`, at a training's start."""
+        names = [f"{prefix}{n}" for n in _FIELDS if getattr(self, n) != getattr(EraConfig, n)]
+        if self.enable or not names:
+            return []
+        enable = f"{prefix}enable=True"
+        return [
+            f"{', '.join(names)} without {enable}, so that this would train without ERA. Set "
+            f"{enable}, or leave ERA's other fields out."
+        ]
+
     @property
     def _last_low(self) -> float:
         return self.low if self.low_end is None else self.low_end
@@ -539,7 +550,7 @@ def check_trainer_config(config: Mapping[str, Any]) -> EraConfig:
     # Values that are wrong by themselves.
     era = EraConfig.from_mapping(value(CONFIG_KEY))
     loss_mode, fraction = value(LOSS_KEY), value(FORKING_KEY, 1)
-    problems = bonus_problems(config)
+    problems = bonus_problems(config) + era.problems_without_enable()
     if type(fraction) not in (int, float) or not 0 < fraction <= 1:
         expected = "a number in (0, 1], 1 for all tokens, and not a text"
         problems.append(f"{FORKING_KEY} is {fraction!r}; expected {expected}.")
@@ -620,7 +631,7 @@ def announce(era: EraConfig, always: bool = True) -> None:
 
     Args:
         era: the configuration.
-        always: False for upstream's own command, which says nothing of fields at their defaults.
+        always: False for upstream's own command, which says nothing where ERA is off.
     """
-    if always or era != EraConfig():
+    if always or era.enable:
         print(f"ERA is {'on' if era.enable else 'off'}: {era}", file=sys.stderr)

@@ -49,6 +49,7 @@ def config_of(args: Any) -> EraConfig:
     refuse(SLIME, {}, "era.enable=True", sorted(problems))
 
     era = EraConfig(**group, prefix="era.")
+    refuse(SLIME, {}, "era.enable=True", era.problems_without_enable("era."))
     if era.enable:
         values = {name: getattr(args, name, needed) for name, needed in SLIME_NEEDS.items()}
         if not args.use_kl_loss:
@@ -115,7 +116,7 @@ def loss(
         for i, (total, length) in enumerate(zip(totals, lengths)):
             sampled = original["entropy"][i][None], original["log_probs"][i][None]
             advantages_of, mask = batch["advantages"][i][None], batch["loss_masks"][i][None]
-            decision = decide(*sampled, advantages_of, mask, era)
+            decision = decide(*sampled, advantages_of, mask, era, check=False)
             scales.append(decision.scale[0])
             dropped.append(decision.dropped[0])
             advantages.append(decision.advantages[0])

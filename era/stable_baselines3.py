@@ -51,8 +51,14 @@ except ModuleNotFoundError as error:
 METRICS_BATCH = 256  # states
 
 
-def check_policy(action_space: spaces.Space, use_sde: bool) -> None:
+def check_policy(action_space: spaces.Space, use_sde: bool, on_policy: bool) -> None:
     """Raises ValueError for a policy that cannot have ERA. What EraHead checks is left to it."""
+    algorithm = making_algorithm()
+    if algorithm and isinstance(algorithm, OnPolicyAlgorithm) != on_policy:
+        raise ValueError(
+            f"{type(algorithm).__name__} was given ERA's policy of another algorithm: "
+            "EraActorCriticPolicy is for PPO and A2C, EraSACPolicy for SAC."
+        )
     if not isinstance(action_space, spaces.Box):
         raise ValueError(
             f"ERA's policies are Gaussian: a Box of actions expected, not {action_space}."
@@ -131,8 +137,8 @@ class EraActorCriticPolicy(ActorCriticPolicy):
         others: stable-baselines3's.
 
     Raises:
-        ValueError: an action space that is not a Box or has one dimension, gSDE, an infeasible
-            target, log_std_init.
+        ValueError: another algorithm, an action space that is not a Box or has one dimension, gSDE,
+            an infeasible target, log_std_init.
     """
 
     action_dist: EraDiagGaussian
@@ -150,7 +156,7 @@ class EraActorCriticPolicy(ActorCriticPolicy):
         use_sde: bool = False,
         **kwargs: Any,
     ):
-        check_policy(action_space, use_sde)
+        check_policy(action_space, use_sde, on_policy=True)
         self.era_settings: dict[str, Any] = {
             "target_entropy": target_entropy,
             "log_std_min": log_std_min,
@@ -286,7 +292,8 @@ class EraSACPolicy(SACPolicy):
         others: stable-baselines3's.
 
     Raises:
-        ValueError: an action of one dimension, gSDE, an infeasible target, another distribution.
+        ValueError: another algorithm, an action of one dimension, gSDE, an infeasible target,
+            another distribution.
     """
 
     def __init__(
@@ -302,7 +309,7 @@ class EraSACPolicy(SACPolicy):
         use_sde: bool = False,
         **kwargs: Any,
     ):
-        check_policy(action_space, use_sde)
+        check_policy(action_space, use_sde, on_policy=False)
         self.era_settings: dict[str, Any] = {
             "target_entropy": target_entropy,
             "log_std_min": log_std_min,

@@ -53,13 +53,15 @@ def create_model(model_name: str, pretrained: bool = False, **kwargs: Any) -> nn
         era_tau, era_inverse: ERA's other settings.
 
     Returns:
-        The model; without any of these keywords, and without a saved setting, timm's own.
+        The model; without any of these keywords, and without a saved setting, timm's own, with a
+        warning that era_min_entropy=None leaves out.
 
     Raises:
         ValueError: ERA's setting is not feasible for the number of classes; or the file at
             checkpoint_path does not say without running code from it whether its model had ERA.
         TypeError: ERA was asked for, and what timm made is not a classifier (features_only=True).
     """
+    without_era = "era_min_entropy" in kwargs  # None here; with a value there is ERA
     kwargs = {name: value for name, value in kwargs.items() if value is not None}  # as timm does
     source, name = timm.models.parse_model_name(model_name)
     if source:
@@ -72,7 +74,15 @@ def create_model(model_name: str, pretrained: bool = False, **kwargs: Any) -> nn
     if not era and kwargs.get("checkpoint_path"):
         saved = saved_setting(kwargs["checkpoint_path"]) or {}
         era = {name: saved[name] for name in SETTING if name in saved}
-    return attach(model, **era) if era else model
+    if era:
+        return attach(model, **era)
+    if not without_era and getattr(model, "num_classes", False):
+        warnings.warn(
+            f"era.timm.create_model made {model_name} without ERA: no era_min_entropy was given, "
+            "and nothing that was loaded has one. era_min_entropy=None says that this is meant.",
+            stacklevel=2,
+        )
+    return model
 
 
 def apply_test_time_pool(

@@ -139,14 +139,8 @@ class EraGRPOConfig(GRPOConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        self.era_config()
-        fields = [field for field in dataclasses.fields(self) if field.name.startswith("era_")]
-        set_ = [field.name for field in fields if getattr(self, field.name) != field.default]
-        if set_ and not self.era_enable:
-            raise ValueError(
-                f"{', '.join(set_)} without era_enable=True, so that this would train without ERA. "
-                "Set era_enable=True, or leave ERA's other fields out."
-            )
+        if problems := self.era_config().problems_without_enable("era_"):
+            raise ValueError(*problems)
 
     def era_config(self) -> EraConfig:
         """The fields named era_..., as `era.language_config.EraConfig`; raises its ValueError."""
@@ -540,7 +534,7 @@ class EraMixin:
         """
         era = self.era_config.at(self.state.global_step)
         advantages = _token_advantages(inputs["advantages"], mask)
-        decision = decide(entropy, log_probs, advantages, mask, era)
+        decision = decide(entropy, log_probs, advantages, mask, era, check=False)
         inputs["era_logit_scale"], inputs["era_dropped"] = decision.scale, decision.dropped
         sums = decision.sums.stacked()
         self._era_sums = sums if self._era_sums is None else self._era_sums + sums

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import open_dict
+from omegaconf import OmegaConf, open_dict
 from verl.workers import config as verl_config
 
 from era.language_config import (
@@ -67,6 +67,18 @@ class _WithEra:
         if EraConfig.from_mapping(self.era).enable:
             object.__setattr__(self.engine, "strategy", self.strategy + NEEDS_ERA_WORKER)
 
+    def validate(self, n_gpus, train_batch_size, model_config=None):
+        """As verl's. verl's driver calls it before Ray starts, with a part of the whole configuration."""
+        super().validate(n_gpus, train_batch_size, model_config)
+        if not EraConfig.from_mapping(self.era).enable or not OmegaConf.is_config(model_config):
+            return
+        mode = OmegaConf.select(model_config, "...trainer.v1.trainer_mode")
+        if mode not in TRAINER_MODES.values():
+            raise ValueError(
+                f"trainer.v1.trainer_mode={mode} is not ERA's trainer, but {CONFIG_KEY}.enable is True. Set it to "
+                f"{' or '.join(TRAINER_MODES.values())}. Nothing was started."
+            )
+
 
 @dataclasses.dataclass
 class FSDPActorConfig(_WithEra, verl_config.FSDPActorConfig):
@@ -107,8 +119,8 @@ def prepare(config: Any) -> EraConfig:
         The validated ERA configuration.
 
     Raises:
-        ValueError: bad values in the group; keys of ERA's elsewhere; or settings that are not supported with it,
-            all of them.
+        ValueError: bad values in the group; keys of ERA's elsewhere; keys of the group without `enable`; or settings
+            that are not supported with it, all of them.
     """
     refuse_elsewhere(config)
     actor = config.actor_rollout_ref.actor
@@ -120,7 +132,8 @@ def prepare(config: Any) -> EraConfig:
         mode = config.trainer.v1.trainer_mode
         config.trainer.v1.trainer_mode = TRAINER_MODES.get(mode, mode)
         return era
-    refuse_settings(config, VERL_0_9, bonus_present(config, era), bonus_problems(config))
+    problems = bonus_problems(config) + era.problems_without_enable()
+    refuse_settings(config, VERL_0_9, bonus_present(config, era), problems)
     if actor._target_ not in ACTOR_CONFIGS.values():
         with open_dict(actor):
             actor.pop("era", None)

@@ -91,10 +91,12 @@ def test_good_values():
     assert not check_trainer_config({"actor_rollout_ref": {"actor": {"strategy": "megatron"}}}).enable
 
 
-def test_whether_era_is_on_is_said_once_something_of_it_is_set(capsys):
-    for era, said in (({}, ""), ({"enable": True}, "ERA is on: EraConfig(enable=True"), ({"k": 3}, "ERA is off: ")):
+def test_era_is_said_to_be_on_and_fields_without_enable_are_refused(capsys):
+    for era, said in (({}, ""), ({"enable": True}, "ERA is on: EraConfig(enable=True")):
         check_trainer_config({"actor_rollout_ref": {"actor": {"era": era}}})
         assert capsys.readouterr().err.startswith(said) if said else not capsys.readouterr().err
+    with pytest.raises(ValueError, match=rf"{KEY}\.k, {KEY}\.hold without {KEY}\.enable=True, so that this would"):
+        check_trainer_config({"actor_rollout_ref": {"actor": {"era": {"k": 3, "hold": True}}}})
 
 
 def test_defaults_are_those_of_the_dataclass_and_infinity_reaches_it(config_of):

@@ -177,7 +177,6 @@ ACCEPTED = [
     ),
     [ON, *BONUS, K_1, f"{CHECKPOINTS[0]}=[model,optimizer]"],
     [ON, *SCHEDULE, f"{CHECKPOINTS[0]}=[model,extra]"],
-    [f"{KEY}.enable=False", *SCHEDULE, f"{CHECKPOINTS[0]}=[model]"],
     [ON, f"{KEY}.high=inf", f"{KEY}.low=0.2", f"{KEY}.top_k=20", f"{KEY}.scale_advantages=True"],
     [ON, f"{ACTOR}.ppo_epochs=2", f"{ACTOR}.entropy_coeff=0.01", KL_LOSS, FUSED],
     [ON, *MULTI_TURN],

@@ -4,6 +4,7 @@
 
 import inspect
 import math
+import re
 from fractions import Fraction
 
 import eq_llm
@@ -56,7 +57,7 @@ def test_half_precision_counts_and_averages_exactly(era, dtype, length):
     """16,383 entropies of 5 nats have a sum beyond fp16."""
     mask, entropy = torch.ones(2, length, dtype=dtype), torch.full((2, length), 5.0, dtype=dtype)
     for fraction in (0.2, 1.0):
-        found = era.decide(entropy, mask, mask, mask, EraConfig(enable=True, top_fraction=fraction))
+        found = era.decide(entropy, -mask, mask, mask, EraConfig(enable=True, top_fraction=fraction))
         count = math.floor(Fraction(str(fraction)) * length)
         of_responses, of_tokens = [10, 2, 0, 2], [2 * length, 2 * length, 0]
         of_split = [10 * count, 2 * count, 10 * (length - count), 2 * (length - count)]
@@ -100,6 +101,7 @@ def test_no_tensor_is_broadcast(era, name, shape):
             is_of_responses = (name, field) == ("logit_scale", "response_entropy")
             tensors[field] = torch.ones(3) if is_of_responses else torch.ones(3, 3)
             tensors[field] = tensors[field].bool() if field == "dropped" else tensors[field]
+            tensors[field] = -tensors[field] if field == "log_probs" else tensors[field]
     others = {field: value for field, value in NOT_TENSORS.items() if field in fields}
     function(**tensors, **others)
     for field, right in tensors.items():
@@ -163,12 +165,54 @@ def test_advice_comes_once_when_most_updates_lost_the_bound(era):
     assert "since this training was started" in never and "set era_low to 0.3 of the H_resp there" in never
 
 
-def test_nan_inside_the_mask_is_not_hidden(era):
+def test_nan_inside_the_mask_is_not_hidden_and_ends_no_training_of_a_framework(era):
     entropy = torch.tensor([[1.0, math.nan, 0.5], [1.0, 2.0, 0.5]])
-    h = era.response_entropy(entropy, torch.ones(2, 3))
+    h, ones = era.split_entropy(entropy, torch.ones(2, 3))[0], torch.ones(2, 3)
     assert h[0].isnan() and h[1] == 2.0
-    scale = era.logit_scale(h, torch.ones(2, 3), torch.ones(2, 3), low=5.0, high=6.0, k=2.0)
-    assert scale.tolist() == [[1, 1, 1], [2, 2, 2]]
+    found = era.decide(entropy, -ones, ones, ones, EraConfig(enable=True, low=5.0, high=6.0), check=False)
+    assert found.scale.tolist() == [[1, 1, 1], [2, 2, 2]]
+
+
+# What an update of a loop of one's own is given, a token's and its response's.
+RIGHT = {
+    "entropy": torch.tensor([[1.0, 2.0]]),
+    "log_probs": torch.tensor([[-0.7, -2.0]]),
+    "advantages": torch.tensor([[0.9, -0.9]]),
+    "mask": torch.tensor([[True, True]]),
+}
+WRONG = [  # what it is given by mistake, and what is said of `decide`; NaN is of the second token
+    ({"entropy": "log_probs", "log_probs": "entropy"}, "token_entropy[0, 0] is -0.7; expected an entropy in nats"),
+    ({"log_probs": "advantages", "advantages": "log_probs"}, "log_probs[0, 0] is 0.9; expected a log-prob, at most 0"),
+    ({"entropy": "mask", "mask": "entropy"}, "the mask[0, 1] is 2; expected 0 or 1"),
+    ({"advantages": "mask", "mask": "advantages"}, "the mask[0, 0] is 0.9; expected 0 or 1"),
+    ({"entropy": None}, "token_entropy[0, 1] is nan; expected an entropy"),
+    ({"log_probs": None}, "log_probs[0, 1] is nan; expected a log-prob"),
+    ({"advantages": None}, "advantages[0, 1] is nan; expected a finite number"),
+]
+
+
+@pytest.mark.parametrize("mistake, said", WRONG)
+def test_values_of_another_argument_are_refused(era, mistake, said):
+    given = {name: RIGHT[mistake.get(name, name) or name].clone() for name in RIGHT}
+    for name in [name for name, other in mistake.items() if other is None]:
+        given[name][0, 1] = math.nan
+    entropy, log_probs, advantages, mask = given.values()
+    config = EraConfig(enable=True)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        era.decide(*given.values(), config)
+    era.decide(*given.values(), config, check=False)
+    if "log_probs" not in mistake or "entropy" in mistake:
+        with pytest.raises(ValueError, match=re.escape(said.removeprefix("token_"))):
+            era.logit_scale(era.response_entropy(entropy, mask), advantages, mask, **SCALE)
+    era.decide(*RIGHT.values(), config)
+    with pytest.raises(ValueError, match=r"response_entropy\[0\] is -1.35; expected an entropy"):
+        era.logit_scale(RIGHT["log_probs"].mean(-1), RIGHT["advantages"], RIGHT["mask"], **SCALE)
+
+
+def test_entropies_that_are_rounded_below_0_are_entropies(era):
+    """Of bf16 logits; and outside the mask anything may stand."""
+    entropy = torch.tensor([[-0.3, 2.0, math.nan]])
+    assert era.response_entropy(entropy, torch.tensor([[1, 1, 0]]), 0.5) == 2.0
 
 
 @settings(max_examples=150, deadline=None)

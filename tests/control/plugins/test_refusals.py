@@ -108,6 +108,12 @@ def test_an_entropy_bonus_is_said_once(library, given, said):
     assert len(found) == (said is not None) and (not said or said in found[0])
 
 
+def test_a_policy_of_another_algorithm_is_refused():
+    for name, policy in (("PPO", EraSACPolicy), ("A2C", EraSACPolicy), ("SAC", EraActorCriticPolicy)):
+        with pytest.raises(ValueError, match=f"{name} was given ERA's policy of another algorithm"):
+            getattr(stable_baselines3, name)(policy, Reach(), device="cpu")
+
+
 def test_metrics_of_another_policy_are_refused_before_the_training():
     plain, of_sbx = stable_baselines3.PPO("MlpPolicy", Reach(), device="cpu"), make("sbx SAC", ent_coef=0.0)
     for model, metrics in ((plain, EraMetrics()), (of_sbx, EraMetrics()), (plain, SbxMetrics())):

@@ -62,6 +62,7 @@ BAD = [  # what is set beside enable=True; the words that are said
     ([f"{ACTOR}_target_=my.ActorConfig"], [f"{ACTOR}_target_=my.ActorConfig"]),
     ([f"+{BONUS_KEY}.target=0.5", f"{ERA}k=1"], ["a finite target and a finite delta above 0, and nothing else"]),
     ([*BONUS, f"{ERA}enable=False"], ["reads its metrics"]),
+    ([f"{ERA}enable=False", f"{ERA}low=0.3"], [f"{ERA}low without {ON}, so that this would train without ERA"]),
     (  # all at once
         ["model_engine=veomni", "algorithm.adv_estimator=remax", f"{ACTOR}policy_loss.loss_mode=kl_cov", FUSED],
         ["adv_estimator=remax: on VeOmni", "loss_mode=kl_cov", f"{FUSED}: on VeOmni"],
@@ -266,6 +267,9 @@ def test_a_launcher_of_ones_own(compose, engine):
         return compose(*own, *(f"+{ERA}{field}" for field in fields), name="ppo_trainer")
 
     validate_config(config("enable=True"), False, False)
+    forgotten = compose(*own, f"+{ERA}enable=True", "trainer.v1.trainer_mode=sync", name="ppo_trainer")
+    with pytest.raises(ValueError, match="trainer_mode=sync is not ERA's trainer.*Set it to era or era_colocate_async"):
+        validate_config(forgotten, False, False)
     with pytest.raises(ValueError, match="algorithm.min_advantage would be ignored"):
         get_trainer_cls("era")(compose(*own, f"+{ERA}enable=True", "+algorithm.min_advantage=0", name="ppo_trainer"))
     with pytest.raises(Exception, match=r"era\.k is 0\.5"):

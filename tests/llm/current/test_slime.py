@@ -136,6 +136,7 @@ def test_the_update_is_that_of_the_equation_and_without_era_slimes(size, tmp_pat
         ({"era": {"low": 0.3, "k": 8.0}}, "era.enable is missing"),
         ({"era": {"enable": None}}, "era.enable is None; expected true or false"),
         ({"era": {"enable": True, "low": 5.0}}, "era.low is 5.0"),
+        ({"era": {"enable": False, "low": 0.3}}, "era.low without era.enable=True"),
         ({"low": 0.4}, "low would be ignored: it belongs in the group era"),
         ({"mine": {"min_advantag": 0}}, "mine.min_advantag would be ignored"),  # ../test_config.py has more of them
         ({"use_tis": True, "context_parallel_size": 2}, r"context_parallel_size=2.*\n.*use_tis=True"),

@@ -125,9 +125,8 @@ def test_eras_settings_beside_axolotls(trained, more):
     [
         ({**FIELDS, **TRAINER, "installed": False}, "Axolotl has not loaded era.axolotl.EraPlugin"),
         ({**ON, "trainer_cls": "trl.GRPOTrainer"}, "era_enable=True in the arguments of a trainer without ERA"),
-        ({**ON, "era_enable": False}, "era_low without era_enable=True"),
     ],
-    ids=("no plug-in", "another trainer", "forgotten switch"),
+    ids=("no plug-in", "another trainer"),
 )
 def test_a_training_that_would_be_without_era_ends_with_the_reason(trained, file, reason):
     log, weights = trained(**file)
@@ -144,7 +143,10 @@ def test_a_training_that_would_be_without_era_ends_with_the_reason(trained, file
         ({"trl": {"era_low": 0.5}}, "trl.era_low would be ignored"),
         ({"datasets": [{"omega_low": 0.5}]}, "datasets.omega_low would be ignored"),
         ({"plugins": 2 * PLUGIN["plugins"]}, "more than once"),
-        ({"era_enable": None}, "era_enable is missing"),
+        ({"era_enable": None}, "era_enable is None; expected true or false"),
+        ({"era_hold": None}, "era_hold is None; expected true or false"),
+        ({"era_hodl": True}, "era_hodl would be ignored"),
+        ({"era_enable": False}, "era_low without era_enable=True"),
         ({"sequence_parallel_degree": 2}, "sequence_parallel_degree=2"),
         ({"context_parallel": {"size": 2}}, "context_parallel.size=2"),
         ({"low": 1, "era_k": 0.5, "rl": "dpo"}, r"(?s)low would be .*era_k is 0.5.*is not supported.*rl=dpo"),

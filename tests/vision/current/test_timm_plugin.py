@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import warnings
 
 import pytest
 
@@ -83,6 +84,15 @@ def test_the_config_of_an_era_model_gives_another_one(resnet):
     """And stays as it was."""
     model = era.timm.create_model("test_resnet", pretrained_cfg=resnet.pretrained_cfg, num_classes=10)
     assert setting_of(era.discrete, model) == SETTING and SETTING.items() <= resnet.pretrained_cfg.items()
+
+
+def test_a_forgotten_keyword_is_said_and_none_is_not():
+    with pytest.warns(UserWarning, match="made test_resnet without ERA: no era_min_entropy was given"):
+        era.timm.create_model("test_resnet", num_classes=10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for without in ({"era_min_entropy": None}, {"num_classes": 0}, {"features_only": True}):
+            era.timm.create_model("test_resnet", **without)
 
 
 def test_versions():

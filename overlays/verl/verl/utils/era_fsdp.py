@@ -189,7 +189,7 @@ class ActorHooks:
 
         mask = response_mask(batch, data.meta_info.get("multi_turn", False))
         tensors = batch[TOKEN_ENTROPY], batch["old_log_probs"], batch["advantages"]
-        decision = decide(*tensors, mask, era)
+        decision = decide(*tensors, mask, era, check=False)
         batch["advantages"] = decision.advantages
         if era.scales_logits:
             batch[LOGIT_SCALE] = decision.scale
