@@ -8,7 +8,8 @@ python3 -m examples.own_grpo_step
 
 import torch
 
-from era.language import logit_scale, response_entropy
+from era.language import decide, update_metrics
+from era.language_config import EraConfig
 from era.log_probs import logprobs
 
 torch.manual_seed(0)
@@ -27,15 +28,16 @@ tokens = torch.cat([prompts, responses], -1)
 logits, labels = model(tokens)[:, -17:-1], responses  # a row of logits is for the next token
 
 # ERA: decide the scale of each token's logits once for a batch, by the policy that sampled it.
+era = EraConfig(enable=True, low=0.45, high=3.0, k=8.0, hold=True)  # without hold, the paper's ERA, whose k is 2
 entropy = torch.distributions.Categorical(logits=logits.detach()).entropy()
-h_resp = response_entropy(entropy, mask)
-scale = logit_scale(h_resp, advantages, mask, low=0.45, high=3.0, k=2.0)
-log_prob = logprobs(logits, labels, scale)  # of the scaled logits; without ERA: logprobs(logits, labels)
+decision = decide(entropy, logprobs(logits.detach(), labels), advantages, mask, era)
+log_prob = logprobs(logits, labels, decision.scale)  # of the scaled logits; without ERA: logprobs(logits, labels)
 
 # GRPO's loss, as ever. On-policy the old policy is this one; else its log-probs are taken under the same scale.
 ratio = (log_prob - log_prob.detach()).exp()
-loss = -(ratio * advantages * mask).sum() / mask.sum()
+loss = -(ratio * decision.advantages * mask).sum() / mask.sum()
 optimizer.zero_grad()
 loss.backward()
 optimizer.step()
-print(f"H_resp {h_resp.nanmean():.3f}; {(scale == 2).sum() / mask.sum():.0%} of the tokens sharpened")
+for name, value in update_metrics(decision.sums.stacked()).items():
+    print(f"{name} {value:.3f}")

@@ -155,6 +155,18 @@ def test_a_key_of_era_elsewhere_or_without_a_value_is_refused(start):
         start(f"++{KEY}.k=???")
 
 
+def test_fields_without_enable_are_refused_before_ray_starts(config_of, import_verl, monkeypatch):
+    from verl.trainer import main_ppo
+
+    started = []
+    monkeypatch.setattr(main_ppo, "run_ppo", started.append)
+    with pytest.raises(ValueError, match=rf"^{KEY}\.low without {ON}, so that this would train without ERA"):
+        main_ppo.main.__wrapped__(config_of(f"{KEY}.low=0.3"))
+    assert not started
+    main_ppo.main.__wrapped__(config_of())
+    assert started
+
+
 def test_upstreams_own_keys_are_not_taken_for_eras(upstream_verl):
     assert keys_taken_for_era(upstream_verl, ["verl"]) == []
     words = ["operational", "generation", "temperature", "num_iterations", "overall", "era5", "camera", "low", "top_k"]
