@@ -30,11 +30,9 @@ from typing import NamedTuple
 from recipes import whole
 from recipes.llm import grading, preflight
 from recipes.llm import release as authors
-from recipes.llm.data import MATH_AFTER, SETS, TRAIN_AFTER, TRAIN_BEFORE
+from recipes.llm.data import SETS
 
-# Of the protocol `strict`:
-MAX_TOKENS = 8192  # of the paper's training (subsec:impl_llm)
-PROMPTS = ("boxed", "training")  # where a problem asks for its answer; the first is the default
+MAX_TOKENS = 8192  # of the protocol `strict`, as in the paper's training (subsec:impl_llm)
 
 VLLM = ("0.8.5", "0.27.1")  # written for the first, tried with the second (docs/llm/evaluation.md)
 
@@ -79,33 +77,20 @@ def vllm_engine(args: argparse.Namespace, context_length: int) -> Engine:
         seed=args.seed,
     )
 
-    def as_released(prompts, protocol):
-        """Each sample a request of its own, without a seed of its own."""
-        kept = ("temperature", "top_p", "max_tokens", "stop", "stop_token_ids")
-        parameters = SamplingParams(n=1, **{key: protocol[key] for key in kept})
-        each = protocol["samples"]
-        results = llm.generate([{"prompt_token_ids": ids} for ids in prompts for _ in range(each)], parameters)
-        drawn = [result.outputs[0] for result in results]
-        for first in range(0, len(drawn), each):
-            yield [Completion(one.text, one.finish_reason, len(one.token_ids)) for one in drawn[first : first + each]]
-
     def generate(prompts, seeds, protocol):
-        if protocol["protocol"] == "release":
-            yield from as_released(prompts, protocol)
-            return
-        parameters = [
-            SamplingParams(
-                n=protocol["samples"],
-                temperature=protocol["temperature"],
-                top_p=protocol["top_p"],
-                max_tokens=protocol["max_tokens"],
-                seed=seed,
-            )
-            for seed in seeds
-        ]
+        samples = protocol["samples"]
+        kept = ("temperature", "top_p", "max_tokens", "stop", "stop_token_ids")
+        settings = {key: protocol[key] for key in kept if key in protocol}
+        if protocol["protocol"] == "release":  # each sample is a request of its own, without a seed of its own
+            prompts = [ids for ids in prompts for _ in range(samples)]
+            parameters = SamplingParams(n=1, **settings)
+        else:
+            parameters = [SamplingParams(n=samples, seed=seed, **settings) for seed in seeds]
         results = llm.generate([{"prompt_token_ids": ids} for ids in prompts], parameters)
-        for result in results:
-            yield [Completion(drawn.text, drawn.finish_reason, len(drawn.token_ids)) for drawn in result.outputs]
+        outputs = [output for result in results for output in result.outputs]
+        for first in range(0, len(outputs), samples):
+            of_prompt = outputs[first : first + samples]
+            yield [Completion(drawn.text, drawn.finish_reason, len(drawn.token_ids)) for drawn in of_prompt]
 
     return generate
 
@@ -154,22 +139,17 @@ ENGINES = {"vllm": vllm_engine, "transformers": transformers_engine}
 # Benchmarks
 
 
-OF_ALL_BENCHMARKS = ("protocol", "max_tokens", "prompt", "seed", "engine", "dtype")
+OF_ALL_BENCHMARKS = ("protocol", "max_tokens", "seed", "engine", "dtype")
 
 
-def read_benchmark(file: Path, prompt: str, limit: int | None) -> tuple[str, list[dict]]:
-    """A benchmark's name and its rows, at most `limit`, as data.py makes them for this place of `PROMPTS`."""
+def read_benchmark(file: Path, limit: int | None) -> tuple[str, list[dict]]:
+    """A benchmark's name and its rows, at most `limit`, as data.py makes them."""
     import pyarrow.parquet
 
     rows = pyarrow.parquet.read_table(file).slice(0, limit).to_pylist()
     name = (rows[0].get("extra_info") or {}).get("benchmark") if rows else None
     if name is None:
         raise SystemExit(f"error: {file} is not a benchmark: its extra_info has none. `make llm-data` makes them.")
-    for row in rows if prompt == "training" else []:
-        *_, message = row["prompt"]
-        if not message["content"].endswith(MATH_AFTER):
-            raise SystemExit(f"error: --prompt training is for mathematics; {file} does not end with {MATH_AFTER!r}.")
-        message["content"] = TRAIN_BEFORE + message["content"].removesuffix(MATH_AFTER) + TRAIN_AFTER
     return name, rows
 
 
@@ -205,7 +185,7 @@ def paper_protocol(name: str) -> dict:
     if name in authors.BENCHMARKS:
         paper = {**authors.protocol_of(name), "protocol": "release", "max_tokens": authors.MAX_TOKENS}
     else:
-        paper = {**PROTOCOLS[name], "protocol": "strict", "max_tokens": MAX_TOKENS, "prompt": PROMPTS[0]}
+        paper = {**PROTOCOLS[name], "protocol": "strict", "max_tokens": MAX_TOKENS}
     return paper | {"problems": SETS[name]["pin"]["rows"]}
 
 
@@ -252,7 +232,6 @@ def summarize(samples: list[dict], pass_at: Iterable[int]) -> dict:
     return {
         "problems": len(right),
         "samples_per_problem": n,
-        "complete": True,  # earlier versions could summarize a part of the samples
         "samples": len(samples),
         "accuracy": accuracy,
         "standard_error": error,
@@ -307,10 +286,10 @@ def draw(name: str, rows: list[dict], prompts: list[list[int]], protocol: dict, 
     ]
 
 
-def grade_strictly(samples: list[dict], prompt: str, seconds: float) -> list[dict]:
+def grade_strictly(samples: list[dict]) -> list[dict]:
     """The samples with the grades of grading.py."""
-    asked = [(s["text"], s["ground_truth"], s["choices"], s["finish_reason"] == "length", prompt) for s in samples]
-    return [sample | grade._asdict() for sample, grade in zip(samples, grading.grade_all(asked, seconds))]
+    asked = [(s["text"], s["ground_truth"], s["choices"], s["finish_reason"] == "length") for s in samples]
+    return [sample | grade._asdict() for sample, grade in zip(samples, grading.grade_all(asked))]
 
 
 def grade_as_released(
@@ -410,7 +389,7 @@ def read_benchmarks(args: argparse.Namespace) -> dict[str, list[dict]]:
         )
     benchmarks: dict[str, list[dict]] = {}
     for file in files:
-        name, rows = read_benchmark(file, args.prompt, args.limit)
+        name, rows = read_benchmark(file, args.limit)
         if name in benchmarks:
             raise SystemExit(f"error: {file} is {name}, as another file of --data is. Give one of them.")
         benchmarks[name] = rows
@@ -443,8 +422,8 @@ def default_pass_at(samples: int) -> list[int]:
     return [2**i for i in range(samples.bit_length()) if samples > 1]
 
 
-def as_released(args: argparse.Namespace, release: authors.Release) -> tuple[dict, dict, dict]:
-    """The rows, protocols and prompts of the sets, as the release's own script asks for them."""
+def asked_by_release(args: argparse.Namespace, release: authors.Release) -> tuple[dict, dict, dict]:
+    """The rows, protocols and prompts of --sets, by name, as the release's own script asks for them."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(args.model)
@@ -474,20 +453,23 @@ def as_released(args: argparse.Namespace, release: authors.Release) -> tuple[dic
     return rows, protocols, prompts
 
 
+def asked_by_us(args: argparse.Namespace) -> tuple[dict, dict, dict]:
+    """The rows, protocols and prompts of --data, by name, for the protocol `strict`."""
+    benchmarks = read_benchmarks(args)
+    protocols = {name: protocol_of(name, rows, args) for name, rows in benchmarks.items()}
+    return benchmarks, protocols, {name: token_ids(args.model, rows) for name, rows in benchmarks.items()}
+
+
 def run(args: argparse.Namespace) -> None:
     """Evaluate the model on each benchmark; what a finished call of before has drawn is summarized again."""
     release = authors.Release(args.release_checkout, args.release_python)
+    summary = read_summary(args.out, args.model)
     if args.protocol == "release":
         release.refuse_what_cannot_run()
-        summary = read_summary(args.out, args.model)
-        benchmarks, protocols, prompts = as_released(args, release)
-        refuse_other_settings(summary, protocols, args)
+        benchmarks, protocols, prompts = asked_by_release(args, release)
     else:
-        benchmarks = read_benchmarks(args)
-        protocols = {name: protocol_of(name, rows, args) for name, rows in benchmarks.items()}
-        summary = read_summary(args.out, args.model)
-        refuse_other_settings(summary, protocols, args)
-        prompts = {name: token_ids(args.model, rows) for name, rows in benchmarks.items()}
+        benchmarks, protocols, prompts = asked_by_us(args)
+    refuse_other_settings(summary, protocols, args)
     # Loaded when the first benchmark needs it, once.
     engine = functools.cache(partial(ENGINES[args.engine], args, needed_context(prompts, args)))
     tokenizer = authors.keep_tokenizer(args.model, args.out)
@@ -500,7 +482,7 @@ def run(args: argparse.Namespace) -> None:
             if args.protocol == "release":
                 samples, of_release = grade_as_released(release, name, samples, protocol, tokenizer)
             else:
-                samples = grade_strictly(samples, args.prompt, args.grader_seconds)
+                samples = grade_strictly(samples)
             file.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
             scores = summarize(samples, pass_at) | of_release
         as_paper = {"protocol": protocol, "as_paper": is_as_paper(name, protocol)}
@@ -537,8 +519,6 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--top-p", type=float, help="instead of the benchmark's protocol")
     pass_at = "k of pass@k (default: the powers of two up to the number of samples)"
     add("--pass-at", type=int, nargs="+", metavar="K", help=pass_at)
-    asks = "strict: for the answer in \\boxed{} (the default), or on a last line as the training data does"
-    add("--prompt", choices=PROMPTS, help=asks)
     longest = f"of a response (default: {authors.MAX_TOKENS}, the release's; strict: {MAX_TOKENS}, of the training)"
     add("--max-tokens", type=int, help=longest)
     add("--seed", type=int, default=0, help="with the benchmark and the problem it makes each prompt's seed")
@@ -546,13 +526,11 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     dtypes = ["auto", "bfloat16", "float16", "float32"]
     add("--dtype", choices=dtypes, default="auto", help="of the model (default: what its config.json says)")
     add("--tensor-parallel", type=int, default=1, help="GPUs that vllm splits the model over")
-    seconds = "strict: after which the grading of an answer is given up (default: 20)"
-    add("--grader-seconds", type=float, default=20.0, help=seconds)
     args = parser.parse_args(argv)
     if not (args.model / "config.json").is_file():
         parser.error(f"{args.model} is not a model's folder. `make llm-merge` makes one of a verl checkpoint.")
-    if args.protocol == "release" and (args.data or args.prompt):
-        parser.error("the protocol release has problems and prompts of its own: --data and --prompt are for strict.")
+    if args.protocol == "release" and args.data:
+        parser.error("the protocol release has problems of its own: --data is for strict.")
     if args.protocol == "strict" and (args.sets or not args.data):
         parser.error("--protocol strict needs --data, and has no --sets. `make llm-data` makes the benchmarks.")
     args.sets = [*dict.fromkeys(args.sets or authors.BENCHMARKS)]
@@ -561,7 +539,6 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
             f"the protocol release has no {', '.join(unknown)}: of the release, the files of "
             f"{', '.join(authors.BENCHMARKS)} are fetched. --protocol strict has MMLU-Pro and sets of your own."
         )
-    args.prompt = args.prompt or ("release" if args.protocol == "release" else PROMPTS[0])
     args.max_tokens = args.max_tokens or (authors.MAX_TOKENS if args.protocol == "release" else MAX_TOKENS)
     if missing := [str(path) for path in args.data or [] if not path.exists()]:
         parser.error(f"there is no {', '.join(missing)}. `make llm-data` makes the benchmarks.")

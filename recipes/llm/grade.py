@@ -83,7 +83,7 @@ def grade(folder: Path, grader: str, summary: dict, samples: dict[str, list[dict
                 drawn = in_the_releases_order(name, drawn, release.ground_truths(name))
             graded[name], of_release = grade_as_released(release, name, drawn, protocol, kinds[0])
         else:
-            graded[name] = grade_strictly(drawn, protocol["prompt"], seconds=20.0)
+            graded[name] = grade_strictly(drawn)
         lines = "".join(json.dumps(sample) + "\n" for sample in graded[name])
         (out / f"{name}.samples.jsonl").write_text(lines)
         as_paper = scores["as_paper"] if grader == protocol["protocol"] else False

@@ -268,7 +268,7 @@ def test_a_hanging_formula_and_a_long_answer_end(release, model):
     graded, scores = evaluate.grade_as_released(release, "minerva", drawn, {**options("minerva"), "problems": 5}, model)
     assert [sample["correct"] for sample in graded] == [False, False, False, False, True]
     assert scores["accuracy"] == 0.2 and scores["grader_timeouts"] >= 1
-    graded = evaluate.grade_strictly(drawn, "boxed", seconds=10)
+    graded = evaluate.grade_strictly(drawn)
     assert [sample["correct"] for sample in graded] == [False, False, False, False, True]
 
 
