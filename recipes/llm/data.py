@@ -19,6 +19,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from recipes.llm.grading import boxes
+
 SETS = json.loads(Path(__file__).with_name("datasets.json").read_text())
 GITHUB = "https://raw.githubusercontent.com"
 
@@ -58,13 +60,8 @@ def evaluation_row(name: str, index: int, prompt: str, answer: str, options: int
 
 def last_boxed(solution: str) -> str:
     r"""What the last \boxed{...} of a solution holds, without dollars; empty without a box."""
-    _, _, tail = solution.rpartition("\\boxed{")
-    depth = 1
-    for end, character in enumerate(tail if tail != solution else ""):
-        depth += {"{": 1, "}": -1}.get(character, 0)
-        if depth == 0:
-            return tail[:end].replace("$", "")
-    return ""
+    found = boxes(solution)
+    return found[-1][2].replace("$", "") if found else ""
 
 
 ANSWER_FORMS: dict[str, Callable] = {

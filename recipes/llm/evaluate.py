@@ -36,12 +36,8 @@ MAX_TOKENS = 8192  # of the protocol `strict`, as in the paper's training (subse
 
 VLLM = ("0.8.5", "0.27.1")  # written for the first, tried with the second (docs/llm/evaluation.md)
 
-GREEDY = {"samples": 1, "temperature": 0.0, "top_p": 1.0}  # sec:results_llms; the paper names no top-p
-AVG_AT_16 = {"samples": 16, "temperature": 0.7, "top_p": 1.0}
-PROTOCOLS = {
-    **dict.fromkeys(("aime24", "aime25", "amc23"), AVG_AT_16),
-    **dict.fromkeys(("math500", "minerva", "olympiadbench", "arc_c", "gpqa_diamond", "mmlu_pro"), GREEDY),
-}
+# Of `strict`: the samples and temperatures of sec:results_llms, which names no top-p.
+PROTOCOLS = {name: {**authors.protocol_of(name), "top_p": 1.0} for name in (*authors.BENCHMARKS, "mmlu_pro")}
 # The six sets over which the paper's tab:main_results averages.
 PAPER_AVERAGE = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
 
@@ -153,11 +149,15 @@ def read_benchmark(file: Path, limit: int | None) -> tuple[str, list[dict]]:
     return name, rows
 
 
+def chosen(args: argparse.Namespace) -> dict:
+    """What the command line has in place of a benchmark's own samples, temperature and top-p."""
+    return {key: getattr(args, key) for key in authors.GREEDY if getattr(args, key) is not None}
+
+
 def protocol_of(name: str, rows: list[dict], args: argparse.Namespace) -> dict:
     """What makes a benchmark's samples what they are, but for the model."""
-    chosen = {key: getattr(args, key) for key in GREEDY if getattr(args, key) is not None}
     digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
-    protocol = {**PROTOCOLS.get(name, GREEDY), **chosen, "problems": len(rows), "rows_sha256": digest}
+    protocol = {**PROTOCOLS.get(name, authors.GREEDY), **chosen(args), "problems": len(rows), "rows_sha256": digest}
     if protocol["temperature"] == 0 and protocol["samples"] > 1:
         raise SystemExit(f"error: {name} is greedy, so all samples of a problem are the same. Give --temperature 0.7.")
     if max(args.pass_at or [1]) > protocol["samples"]:
@@ -297,7 +297,7 @@ def grade_as_released(
 ) -> tuple[list[dict], dict]:
     """The samples with the grades of the release, and what it says of the benchmark, by the keys of a summary."""
     limit = None if protocol["problems"] == SETS[name]["pin"]["rows"] else protocol["problems"]
-    options = {key: protocol[key] for key in (*GREEDY, "max_tokens")} | {"limit": limit}
+    options = {key: protocol[key] for key in (*authors.GREEDY, "max_tokens")} | {"limit": limit}
     answered = release.answer(name, tokenizer, options, [sample["text"] for sample in samples])
     given = iter(pair for problem in answered.problems for pair in zip(problem["pred"], problem["score"]))
     graded = []
@@ -435,8 +435,7 @@ def asked_by_release(args: argparse.Namespace, release: authors.Release) -> tupl
     rows: dict[str, list[dict]] = {}
     protocols, prompts = {}, {}
     for name in args.sets:
-        chosen = {key: getattr(args, key) for key in GREEDY if getattr(args, key) is not None}
-        options = {**authors.protocol_of(name), **chosen, "max_tokens": args.max_tokens, "limit": args.limit}
+        options = {**authors.protocol_of(name), **chosen(args), "max_tokens": args.max_tokens, "limit": args.limit}
         request, problems, _ = release.answer(name, folder, options)
         texts, truths = request.pop("prompts")[:: options["samples"]], release.ground_truths(name)
         rows[name] = [

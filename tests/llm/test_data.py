@@ -11,8 +11,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 datasets = pytest.importorskip("datasets")
 import huggingface_hub  # noqa: E402
@@ -195,20 +193,6 @@ def test_gpqa_order_depends_only_on_seed_and_question(world):
         orders.append({row["prompt"][0]["content"]: row["reward_model"]["ground_truth"] for row in rows})
     assert orders[0] == orders[1] and orders[0] != orders[2]
     assert set(orders[0].values()) == set("ABCD")
-
-
-braced = st.recursive(
-    st.text("ab\\ ^12", max_size=4),
-    lambda inner: st.lists(inner.map("{{{}}}".format) | inner, max_size=3).map("".join),
-    max_leaves=8,
-)
-
-
-@settings(deadline=None)
-@given(before=st.text("a}{$\\", max_size=8), content=braced, after=st.text("a}{$ ", max_size=8))
-def test_boxed_is_what_was_boxed_last(before, content, after):
-    assert data.last_boxed(f"{before}\\boxed{{1}} {before}\\boxed{{{content}}}{after}") == content
-    assert data.last_boxed(before + after) == "" and data.last_boxed("\\boxed{" + "{" + content) == ""
 
 
 # In verl
