@@ -188,7 +188,8 @@ def test_gpqa_order_depends_only_on_seed_and_question(world):
     for rows, seed in ((source, 0), (source[::-1], 0), (source, 1)):
         world.put("gpqa_diamond", rows)
         world.sets["gpqa_diamond"]["pin"]["option_seed"] = seed
-        assert world.run("gpqa_diamond", "--force")[0] == 0
+        world.target("gpqa_diamond").unlink(missing_ok=True)
+        assert world.run("gpqa_diamond")[0] == 0
         rows = world.rows("gpqa_diamond")
         orders.append({row["prompt"][0]["content"]: row["reward_model"]["ground_truth"] for row in rows})
     assert orders[0] == orders[1] and orders[0] != orders[2]
@@ -260,12 +261,13 @@ def test_groups():
         data.main(["aime26"])
 
 
-def test_files_that_are_there_are_kept_unless_forced(world):
+def test_files_that_are_there_are_kept(world):
     assert world.run("amc23")[0] == 0
     first, world.downloads = world.target("amc23").read_bytes(), []
     world.put("amc23", [{**row, "answer": 5.0} for row in FIXTURES["amc23"]["rows"]])
     assert world.run("amc23")[0] == 0 and world.target("amc23").read_bytes() == first and world.downloads == []
-    assert world.run("amc23", "--force")[0] == 0 and answers(world.rows("amc23")) == ["5", "5"]
+    world.target("amc23").unlink()
+    assert world.run("amc23")[0] == 0 and answers(world.rows("amc23")) == ["5", "5"]
 
 
 def test_a_failure_stops_no_other_set_and_leaves_no_file(world, monkeypatch):
