@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> None:
     summary, samples = read_texts(args.folder)
     release = authors.Release(args.release_checkout, args.release_python)
     if "release" in args.grader:
-        release.refuse_what_cannot_run()
+        release.refuse_another_checkout()
     scores, graded = {}, {}
     for each in dict.fromkeys(args.grader):
         scores[each], graded[each] = grade(args.folder, each, summary, samples, release)

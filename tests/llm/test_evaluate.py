@@ -32,7 +32,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from demo.llm import models  # noqa: E402
 from recipes.llm import data as recipe  # noqa: E402
-from recipes.llm import evaluate, grading  # noqa: E402
+from recipes.llm import engines, evaluate, grading  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -190,7 +190,7 @@ def test_an_untried_vllm_is_noted_and_the_models_dtype_is_kept(model, data, tmp_
     monkeypatch.setitem(sys.modules, "vllm", module)
     words = command(model, [data], tmp_path / "out", "--engine", "vllm")
     for more, dtype in (((), "float32"), (("--dtype", "bfloat16"), "bfloat16")):
-        evaluate.vllm_engine(evaluate.parse_arguments([*words, *more]), 64)
+        engines.vllm_engine(evaluate.parse_arguments([*words, *more]), 64)
         assert given["dtype"] == dtype
     note = "note: this was written for vllm 0.8.5 and tried with 0.27.1, not with 0.31.0.\n"
     assert capsys.readouterr().err == (2 * note if version == "0.31.0" else "")
@@ -212,7 +212,7 @@ def test_what_vllm_is_asked(model, data, tmp_path, monkeypatch):
 
     module = SimpleNamespace(LLM=LLM, SamplingParams=dict, __version__="0.27.1", __spec__=object())
     monkeypatch.setitem(sys.modules, "vllm", module)
-    engine = evaluate.vllm_engine(evaluate.parse_arguments(command(model, [data], tmp_path, "--engine", "vllm")), 64)
+    engine = engines.vllm_engine(evaluate.parse_arguments(command(model, [data], tmp_path, "--engine", "vllm")), 64)
     drawing = {"temperature": 0.7, "top_p": 1.0, "max_tokens": 5}
     for name, more, requests in (
         ("strict", {}, [([1], {"n": 2, "seed": 7}), ([2], {"n": 2, "seed": 8})]),
@@ -222,7 +222,7 @@ def test_what_vllm_is_asked(model, data, tmp_path, monkeypatch):
         protocol = {"protocol": name, "samples": 2, **drawing, **more}
         found = list(engine([[1], [2]], [7, 8], protocol))
         assert asked == [(ids, {**drawing, **more, **given}) for ids, given in requests]
-        assert found == [[evaluate.Completion(text, "stop", 2)] * 2 for text in ("[1]", "[2]")]
+        assert found == [[engines.Completion(text, "stop", 2)] * 2 for text in ("[1]", "[2]")]
 
 
 # pass@k and the summary
