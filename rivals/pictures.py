@@ -26,7 +26,48 @@ matplotlib.rcParams.update(
         "savefig.dpi": 110,
     }
 )
-# The colours are of recipes/colors.py. ERA and GRPO stand out in black and white too.
+# By method or agent, the same wherever it is drawn. Some arms of trl.md have their setting behind the name.
+COLORS = {
+    # language models
+    "grpo": colors.BASELINE,
+    "era": colors.ERA,
+    "adaptive": colors.ORANGE,
+    "adaptive-mean": colors.LIGHT_ORANGE,
+    "bonus": colors.GREEN,
+    "kl": colors.BROWN,
+    "hotter": colors.GREY,
+    "clip-higher": colors.DARK_RED,
+    "clip-cov": colors.TEAL,
+    "kl-cov": colors.OCHRE,
+    "grpo-rate 0.25": colors.GREY,
+    "grpo-negative 0": colors.TEAL,
+    "era-k 4": colors.LIGHT_BLUE,
+    "era-k 8": colors.DARK_BLUE,
+    "era-negative 0": colors.PURPLE,
+    "era-hold": colors.MAGENTA,
+    # control
+    "ppo": colors.BASELINE,
+    "ppo_no_bonus": colors.GREY,
+    "ppo_era": colors.ERA,
+    "ppo_era_0.3": colors.DARK_BLUE,
+    "ppo_constant": colors.ORANGE,
+    "ppo_parameter": colors.GREEN,
+    "ppo_head": colors.OCHRE,
+    "eapo_3m": colors.DARK_RED,
+    "sac": colors.BASELINE,
+    "sac_era": colors.ERA,
+    "obac": colors.TEAL,
+    "obac-reward": colors.LIGHT_ORANGE,
+    "obac_era": colors.PURPLE,
+    # classifiers
+    "baseline": colors.BASELINE,
+    "label_smoothing": colors.ORANGE,
+    "confidence_penalty": colors.GREEN,
+    "focal": colors.OCHRE,
+    "logit_norm": colors.DARK_RED,
+    "uniform_mixing": colors.TEAL,
+}
+# ERA and GRPO stand out in black and white too.
 STYLES = {
     "grpo": {"linestyle": (0, (4, 3)), "zorder": 3},
     "era": {"linewidth": 2.5, "marker": "o"},
@@ -43,7 +84,7 @@ STYLES = {
 
 def color(method: str, setting: str) -> str:
     """Of an arm: some have a colour for each setting. A bound behind the setting, as in 8@1.6, makes no difference."""
-    return colors.METHODS.get(f"{method} {setting.partition('@')[0]}") or colors.METHODS[method]
+    return COLORS.get(f"{method} {setting.partition('@')[0]}") or COLORS[method]
 
 
 def frontiers(samples: pd.DataFrame, parts: dict[str, tuple[str, dict[str, str]]], file: Path) -> None:
@@ -59,7 +100,7 @@ def frontiers(samples: pd.DataFrame, parts: dict[str, tuple[str, dict[str, str]]
         for method, setting in settings.items():
             points = means.loc[task, method, setting]
             name = method.removeprefix("off-")
-            look = {"linewidth": 1.2, "markersize": 4, "color": colors.METHODS[name], **STYLES[name]}
+            look = {"linewidth": 1.2, "markersize": 4, "color": COLORS[name], **STYLES[name]}
             axis.plot(points.pass_at_1, points.distinct_32, label=llm_page.NAMES[method], **look)
         axis.set(xlabel="accuracy", xlim=(0.5 if task == "chain" else 0, 1.005))
         axis.set_title(title, fontsize=10)
@@ -143,7 +184,7 @@ def arms(chosen: dict[str, str], fresh: dict[str, pd.DataFrame], file: Path) -> 
     for images, axis in zip((vision.TEST, vision.SHIFTED), axes):
         for (arm, runs), height in zip(fresh.items(), heights):
             values = runs["nll", images]
-            color = colors.METHODS[vision.ARMS[arm]]
+            color = COLORS[vision.ARMS[arm]]
             axis.plot(values, [height] * len(values), "o", color=color, markersize=4, alpha=0.5)
             axis.plot(values.mean(), height, "|", color=color, markersize=14, markeredgewidth=2)
         mean = fresh[vision.REFERENCE]["nll", images].mean()
@@ -170,7 +211,7 @@ def returns(panels: Mapping[str, tuple[dict[str, list[pd.Series]], dict[str, str
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for (title, (curves, labels)), axis in zip(panels.items(), axes):
         for place, (agent, seeds) in enumerate(curves.items(), start=1):
-            curve, color = mean_curve([windows(seed, window) for seed in seeds]), colors.METHODS[agent]
+            curve, color = mean_curve([windows(seed, window) for seed in seeds]), COLORS[agent]
             axis.plot(curve.index, curve["mean"], color=color, label=f"{labels[agent]}: {len(seeds)}", linewidth=1.8)
             last = curve.index[-1]
             ends = [at_end(seed) for seed in seeds]

@@ -21,7 +21,7 @@ def verl_lines(*steps):
 
 
 def summary(**changes):
-    one = {"problems": 18, "samples_per_problem": 16, "samples": 288, "complete": True, "accuracy": 0.5}
+    one = {"problems": 18, "samples_per_problem": 16, "samples": 288, "accuracy": 0.5}
     one |= {"standard_error": 0.01, "pass_at": {"1": 0.5, "16": 1.0}, "protocol": {"problems": 18, "samples": 16}}
     return json.dumps({"benchmarks": {"aime24": one | changes}})
 
@@ -107,7 +107,6 @@ OTHERS = {
         summary(),
         summary(samples_per_problem=5, samples=90),
     ),
-    "an evaluation that was cut": (None, None, "summary.json", summary(), summary(complete=False)),
     "an impossible accuracy": (None, None, "summary.json", summary(), summary(accuracy=7.0)),
 }
 

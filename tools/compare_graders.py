@@ -154,7 +154,7 @@ def main() -> None:
     evaluate.add_release(parser)
     args = parser.parse_args()
     release = Release(args.release_checkout, args.release_python)
-    release.refuse_what_cannot_run()
+    release.refuse_another_checkout()
     args.out.mkdir(parents=True, exist_ok=True)
     rows: list[dict] = []
     for name in args.sets:

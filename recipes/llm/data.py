@@ -2,7 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """Make the parquet files that the LLM recipes train on and that evaluate.py reads.
 
-    python -m recipes.llm.data [SET ...] [--out DIR] [--force]
+    python -m recipes.llm.data [SET ...] [--out DIR]
 
 datasets.json beside this file says for every set where its source is, at which revision and with which checksum. A
 file that is there is kept. A set that fails does not stop the others; the exit code is 1 then.
@@ -18,6 +18,8 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+from recipes.llm.grading import boxes
 
 SETS = json.loads(Path(__file__).with_name("datasets.json").read_text())
 GITHUB = "https://raw.githubusercontent.com"
@@ -58,13 +60,8 @@ def evaluation_row(name: str, index: int, prompt: str, answer: str, options: int
 
 def last_boxed(solution: str) -> str:
     r"""What the last \boxed{...} of a solution holds, without dollars; empty without a box."""
-    _, _, tail = solution.rpartition("\\boxed{")
-    depth = 1
-    for end, character in enumerate(tail if tail != solution else ""):
-        depth += {"{": 1, "}": -1}.get(character, 0)
-        if depth == 0:
-            return tail[:end].replace("$", "")
-    return ""
+    found = boxes(solution)
+    return found[-1][2].replace("$", "") if found else ""
 
 
 ANSWER_FORMS: dict[str, Callable] = {
@@ -223,17 +220,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("sets", nargs="*", type=sets_named, default=[sets_named("all")], metavar="SET", help=names)
     out = f"where the files go; default: {default_out}, where the recipes look"
     parser.add_argument("--out", type=Path, default=default_out, metavar="DIR", help=out)
-    parser.add_argument("--force", action="store_true", help="make files again that are there")
     args = parser.parse_args(arguments)
     failed = False
     for name in dict.fromkeys(name for names in args.sets for name in names):
         target = args.out.expanduser() / SETS[name]["file"]
         try:
-            if args.force or not target.exists():
+            if target.exists():
+                print(f"{name}: {target} is there", flush=True)
+            else:
                 make(name, target)
                 print(f"{name}: made {target}", flush=True)
-            else:
-                print(f"{name}: {target} is there", flush=True)
         except (OSError, ValueError) as error:  # of the hub's and GitHub's clients too
             failed = True
             advice = f"Try again, or copy {target.name} into {target.parent} from a machine that has it."

@@ -21,163 +21,51 @@ import os
 import sys
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import NamedTuple
 
 from recipes import whole
 from recipes.llm import grading, preflight
 from recipes.llm import release as authors
-from recipes.llm.data import MATH_AFTER, SETS, TRAIN_AFTER, TRAIN_BEFORE
+from recipes.llm.data import SETS
+from recipes.llm.engines import ENGINES, Engine
 
-# Of the protocol `strict`:
-MAX_TOKENS = 8192  # of the paper's training (subsec:impl_llm)
-PROMPTS = ("boxed", "training")  # where a problem asks for its answer; the first is the default
+MAX_TOKENS = 8192  # of the protocol `strict`, as in the paper's training (subsec:impl_llm)
 
-VLLM = ("0.8.5", "0.27.1")  # written for the first, tried with the second (docs/llm/evaluation.md)
-
-GREEDY = {"samples": 1, "temperature": 0.0, "top_p": 1.0}  # sec:results_llms; the paper names no top-p
-AVG_AT_16 = {"samples": 16, "temperature": 0.7, "top_p": 1.0}
-PROTOCOLS = {
-    **dict.fromkeys(("aime24", "aime25", "amc23"), AVG_AT_16),
-    **dict.fromkeys(("math500", "minerva", "olympiadbench", "arc_c", "gpqa_diamond", "mmlu_pro"), GREEDY),
-}
+# Of `strict`: the samples and temperatures of sec:results_llms, which names no top-p.
+PROTOCOLS = {name: {**authors.protocol_of(name), "top_p": 1.0} for name in (*authors.BENCHMARKS, "mmlu_pro")}
 # The six sets over which the paper's tab:main_results averages.
 PAPER_AVERAGE = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
-
-
-# Engines: functions of (prompts as token ids, a seed for each, protocol) that give each prompt's completions
-
-
-class Completion(NamedTuple):
-    text: str
-    finish_reason: str  # "stop": an end-of-sequence token; "length": cut at the limit of tokens
-    tokens: int  # with the end-of-sequence token
-
-
-Engine = Callable[[list[list[int]], list[int], dict], Iterable[list[Completion]]]
-
-
-def vllm_engine(args: argparse.Namespace, context_length: int) -> Engine:
-    """vLLM on this machine's GPUs. It adds a sample's number to the seed of its prompt."""
-    from vllm import LLM, SamplingParams, __version__
-
-    if not __version__.startswith(VLLM):
-        print(
-            f"note: this was written for vllm {VLLM[0]} and tried with {VLLM[1]}, not with {__version__}.",
-            file=sys.stderr,
-        )
-    config = json.loads((args.model / "config.json").read_text())
-    stored = config.get("dtype") or config.get("torch_dtype") or "auto"  # transformers 5 or 4 wrote it
-    llm = LLM(
-        model=str(args.model),
-        dtype=stored if args.dtype == "auto" else args.dtype,  # vLLM's "auto" makes 16 bits of 32
-        max_model_len=context_length,
-        tensor_parallel_size=args.tensor_parallel,
-        seed=args.seed,
-    )
-
-    def as_released(prompts, protocol):
-        """Each sample a request of its own, without a seed of its own."""
-        kept = ("temperature", "top_p", "max_tokens", "stop", "stop_token_ids")
-        parameters = SamplingParams(n=1, **{key: protocol[key] for key in kept})
-        each = protocol["samples"]
-        results = llm.generate([{"prompt_token_ids": ids} for ids in prompts for _ in range(each)], parameters)
-        drawn = [result.outputs[0] for result in results]
-        for first in range(0, len(drawn), each):
-            yield [Completion(one.text, one.finish_reason, len(one.token_ids)) for one in drawn[first : first + each]]
-
-    def generate(prompts, seeds, protocol):
-        if protocol["protocol"] == "release":
-            yield from as_released(prompts, protocol)
-            return
-        parameters = [
-            SamplingParams(
-                n=protocol["samples"],
-                temperature=protocol["temperature"],
-                top_p=protocol["top_p"],
-                max_tokens=protocol["max_tokens"],
-                seed=seed,
-            )
-            for seed in seeds
-        ]
-        results = llm.generate([{"prompt_token_ids": ids} for ids in prompts], parameters)
-        for result in results:
-            yield [Completion(drawn.text, drawn.finish_reason, len(drawn.token_ids)) for drawn in result.outputs]
-
-    return generate
-
-
-def transformers_engine(args: argparse.Namespace, context_length: int) -> Engine:
-    """transformers' generate, one prompt after the other, on a GPU if there is one: for trying a command."""
-    import torch
-    from tqdm import tqdm
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
-    model = AutoModelForCausalLM.from_pretrained(args.model, torch_dtype=args.dtype).to(device).eval()
-    ends = model.generation_config.eos_token_id
-    ends = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}  # as vLLM does
-    # The model's own defaults (a repetition penalty, a top-k) are not in the protocol; vLLM leaves them out too.
-    model.generation_config = GenerationConfig(eos_token_id=sorted(ends) or None, pad_token_id=min(ends, default=0))
-
-    def completion(tokens: list[int], protocol: dict) -> Completion:
-        stops = ends.union(protocol.get("stop_token_ids") or [])
-        end = next((i + 1 for i, token in enumerate(tokens) if token in stops), None)
-        text = tokenizer.decode(tokens[:end], skip_special_tokens=True)
-        first = min((text.find(stop) for stop in protocol.get("stop", []) if stop in text), default=None)
-        return Completion(text[:first], "length" if end is first is None else "stop", end or len(tokens))
-
-    def generate(prompts, seeds, protocol):
-        draws = {"do_sample": True, "temperature": protocol["temperature"], "top_p": protocol["top_p"], "top_k": 0}
-        for ids, seed in zip(tqdm(prompts), seeds):
-            torch.manual_seed(seed)
-            inputs = torch.tensor([ids], device=device)
-            sequences = model.generate(
-                inputs,
-                attention_mask=torch.ones_like(inputs),
-                max_new_tokens=protocol["max_tokens"],
-                num_return_sequences=protocol["samples"],
-                **(draws if protocol["temperature"] > 0 else {"do_sample": False}),
-            )
-            yield [completion(row, protocol) for row in sequences[:, len(ids) :].tolist()]
-
-    return generate
-
-
-ENGINES = {"vllm": vllm_engine, "transformers": transformers_engine}
 
 
 # Benchmarks
 
 
-OF_ALL_BENCHMARKS = ("protocol", "max_tokens", "prompt", "seed", "engine", "dtype")
+OF_ALL_BENCHMARKS = ("protocol", "max_tokens", "seed", "engine", "dtype")
 
 
-def read_benchmark(file: Path, prompt: str, limit: int | None) -> tuple[str, list[dict]]:
-    """A benchmark's name and its rows, at most `limit`, as data.py makes them for this place of `PROMPTS`."""
+def read_benchmark(file: Path, limit: int | None) -> tuple[str, list[dict]]:
+    """A benchmark's name and its rows, at most `limit`, as data.py makes them."""
     import pyarrow.parquet
 
     rows = pyarrow.parquet.read_table(file).slice(0, limit).to_pylist()
     name = (rows[0].get("extra_info") or {}).get("benchmark") if rows else None
     if name is None:
         raise SystemExit(f"error: {file} is not a benchmark: its extra_info has none. `make llm-data` makes them.")
-    for row in rows if prompt == "training" else []:
-        *_, message = row["prompt"]
-        if not message["content"].endswith(MATH_AFTER):
-            raise SystemExit(f"error: --prompt training is for mathematics; {file} does not end with {MATH_AFTER!r}.")
-        message["content"] = TRAIN_BEFORE + message["content"].removesuffix(MATH_AFTER) + TRAIN_AFTER
     return name, rows
+
+
+def chosen(args: argparse.Namespace) -> dict:
+    """What the command line has in place of a benchmark's own samples, temperature and top-p."""
+    return {key: getattr(args, key) for key in authors.GREEDY if getattr(args, key) is not None}
 
 
 def protocol_of(name: str, rows: list[dict], args: argparse.Namespace) -> dict:
     """What makes a benchmark's samples what they are, but for the model."""
-    chosen = {key: getattr(args, key) for key in GREEDY if getattr(args, key) is not None}
     digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
-    protocol = {**PROTOCOLS.get(name, GREEDY), **chosen, "problems": len(rows), "rows_sha256": digest}
+    protocol = {**PROTOCOLS.get(name, authors.GREEDY), **chosen(args), "problems": len(rows), "rows_sha256": digest}
     if protocol["temperature"] == 0 and protocol["samples"] > 1:
         raise SystemExit(f"error: {name} is greedy, so all samples of a problem are the same. Give --temperature 0.7.")
     if max(args.pass_at or [1]) > protocol["samples"]:
@@ -205,7 +93,7 @@ def paper_protocol(name: str) -> dict:
     if name in authors.BENCHMARKS:
         paper = {**authors.protocol_of(name), "protocol": "release", "max_tokens": authors.MAX_TOKENS}
     else:
-        paper = {**PROTOCOLS[name], "protocol": "strict", "max_tokens": MAX_TOKENS, "prompt": PROMPTS[0]}
+        paper = {**PROTOCOLS[name], "protocol": "strict", "max_tokens": MAX_TOKENS}
     return paper | {"problems": SETS[name]["pin"]["rows"]}
 
 
@@ -252,7 +140,6 @@ def summarize(samples: list[dict], pass_at: Iterable[int]) -> dict:
     return {
         "problems": len(right),
         "samples_per_problem": n,
-        "complete": True,  # earlier versions could summarize a part of the samples
         "samples": len(samples),
         "accuracy": accuracy,
         "standard_error": error,
@@ -307,10 +194,10 @@ def draw(name: str, rows: list[dict], prompts: list[list[int]], protocol: dict, 
     ]
 
 
-def grade_strictly(samples: list[dict], prompt: str, seconds: float) -> list[dict]:
+def grade_strictly(samples: list[dict]) -> list[dict]:
     """The samples with the grades of grading.py."""
-    asked = [(s["text"], s["ground_truth"], s["choices"], s["finish_reason"] == "length", prompt) for s in samples]
-    return [sample | grade._asdict() for sample, grade in zip(samples, grading.grade_all(asked, seconds))]
+    asked = [(s["text"], s["ground_truth"], s["choices"], s["finish_reason"] == "length") for s in samples]
+    return [sample | grade._asdict() for sample, grade in zip(samples, grading.grade_all(asked))]
 
 
 def grade_as_released(
@@ -318,7 +205,7 @@ def grade_as_released(
 ) -> tuple[list[dict], dict]:
     """The samples with the grades of the release, and what it says of the benchmark, by the keys of a summary."""
     limit = None if protocol["problems"] == SETS[name]["pin"]["rows"] else protocol["problems"]
-    options = {key: protocol[key] for key in (*GREEDY, "max_tokens")} | {"limit": limit}
+    options = {key: protocol[key] for key in (*authors.GREEDY, "max_tokens")} | {"limit": limit}
     answered = release.answer(name, tokenizer, options, [sample["text"] for sample in samples])
     given = iter(pair for problem in answered.problems for pair in zip(problem["pred"], problem["score"]))
     graded = []
@@ -410,7 +297,7 @@ def read_benchmarks(args: argparse.Namespace) -> dict[str, list[dict]]:
         )
     benchmarks: dict[str, list[dict]] = {}
     for file in files:
-        name, rows = read_benchmark(file, args.prompt, args.limit)
+        name, rows = read_benchmark(file, args.limit)
         if name in benchmarks:
             raise SystemExit(f"error: {file} is {name}, as another file of --data is. Give one of them.")
         benchmarks[name] = rows
@@ -443,8 +330,8 @@ def default_pass_at(samples: int) -> list[int]:
     return [2**i for i in range(samples.bit_length()) if samples > 1]
 
 
-def as_released(args: argparse.Namespace, release: authors.Release) -> tuple[dict, dict, dict]:
-    """The rows, protocols and prompts of the sets, as the release's own script asks for them."""
+def asked_by_release(args: argparse.Namespace, release: authors.Release) -> tuple[dict, dict, dict]:
+    """The rows, protocols and prompts of --sets, by name, as the release's own script asks for them."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(args.model)
@@ -456,8 +343,7 @@ def as_released(args: argparse.Namespace, release: authors.Release) -> tuple[dic
     rows: dict[str, list[dict]] = {}
     protocols, prompts = {}, {}
     for name in args.sets:
-        chosen = {key: getattr(args, key) for key in GREEDY if getattr(args, key) is not None}
-        options = {**authors.protocol_of(name), **chosen, "max_tokens": args.max_tokens, "limit": args.limit}
+        options = {**authors.protocol_of(name), **chosen(args), "max_tokens": args.max_tokens, "limit": args.limit}
         request, problems, _ = release.answer(name, folder, options)
         texts, truths = request.pop("prompts")[:: options["samples"]], release.ground_truths(name)
         rows[name] = [
@@ -474,20 +360,23 @@ def as_released(args: argparse.Namespace, release: authors.Release) -> tuple[dic
     return rows, protocols, prompts
 
 
+def asked_by_us(args: argparse.Namespace) -> tuple[dict, dict, dict]:
+    """The rows, protocols and prompts of --data, by name, for the protocol `strict`."""
+    benchmarks = read_benchmarks(args)
+    protocols = {name: protocol_of(name, rows, args) for name, rows in benchmarks.items()}
+    return benchmarks, protocols, {name: token_ids(args.model, rows) for name, rows in benchmarks.items()}
+
+
 def run(args: argparse.Namespace) -> None:
     """Evaluate the model on each benchmark; what a finished call of before has drawn is summarized again."""
     release = authors.Release(args.release_checkout, args.release_python)
+    summary = read_summary(args.out, args.model)
     if args.protocol == "release":
-        release.refuse_what_cannot_run()
-        summary = read_summary(args.out, args.model)
-        benchmarks, protocols, prompts = as_released(args, release)
-        refuse_other_settings(summary, protocols, args)
+        release.refuse_another_checkout()
+        benchmarks, protocols, prompts = asked_by_release(args, release)
     else:
-        benchmarks = read_benchmarks(args)
-        protocols = {name: protocol_of(name, rows, args) for name, rows in benchmarks.items()}
-        summary = read_summary(args.out, args.model)
-        refuse_other_settings(summary, protocols, args)
-        prompts = {name: token_ids(args.model, rows) for name, rows in benchmarks.items()}
+        benchmarks, protocols, prompts = asked_by_us(args)
+    refuse_other_settings(summary, protocols, args)
     # Loaded when the first benchmark needs it, once.
     engine = functools.cache(partial(ENGINES[args.engine], args, needed_context(prompts, args)))
     tokenizer = authors.keep_tokenizer(args.model, args.out)
@@ -500,7 +389,7 @@ def run(args: argparse.Namespace) -> None:
             if args.protocol == "release":
                 samples, of_release = grade_as_released(release, name, samples, protocol, tokenizer)
             else:
-                samples = grade_strictly(samples, args.prompt, args.grader_seconds)
+                samples = grade_strictly(samples)
             file.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
             scores = summarize(samples, pass_at) | of_release
         as_paper = {"protocol": protocol, "as_paper": is_as_paper(name, protocol)}
@@ -537,8 +426,6 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--top-p", type=float, help="instead of the benchmark's protocol")
     pass_at = "k of pass@k (default: the powers of two up to the number of samples)"
     add("--pass-at", type=int, nargs="+", metavar="K", help=pass_at)
-    asks = "strict: for the answer in \\boxed{} (the default), or on a last line as the training data does"
-    add("--prompt", choices=PROMPTS, help=asks)
     longest = f"of a response (default: {authors.MAX_TOKENS}, the release's; strict: {MAX_TOKENS}, of the training)"
     add("--max-tokens", type=int, help=longest)
     add("--seed", type=int, default=0, help="with the benchmark and the problem it makes each prompt's seed")
@@ -546,13 +433,11 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     dtypes = ["auto", "bfloat16", "float16", "float32"]
     add("--dtype", choices=dtypes, default="auto", help="of the model (default: what its config.json says)")
     add("--tensor-parallel", type=int, default=1, help="GPUs that vllm splits the model over")
-    seconds = "strict: after which the grading of an answer is given up (default: 20)"
-    add("--grader-seconds", type=float, default=20.0, help=seconds)
     args = parser.parse_args(argv)
     if not (args.model / "config.json").is_file():
         parser.error(f"{args.model} is not a model's folder. `make llm-merge` makes one of a verl checkpoint.")
-    if args.protocol == "release" and (args.data or args.prompt):
-        parser.error("the protocol release has problems and prompts of its own: --data and --prompt are for strict.")
+    if args.protocol == "release" and args.data:
+        parser.error("the protocol release has problems of its own: --data is for strict.")
     if args.protocol == "strict" and (args.sets or not args.data):
         parser.error("--protocol strict needs --data, and has no --sets. `make llm-data` makes the benchmarks.")
     args.sets = [*dict.fromkeys(args.sets or authors.BENCHMARKS)]
@@ -561,7 +446,6 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
             f"the protocol release has no {', '.join(unknown)}: of the release, the files of "
             f"{', '.join(authors.BENCHMARKS)} are fetched. --protocol strict has MMLU-Pro and sets of your own."
         )
-    args.prompt = args.prompt or ("release" if args.protocol == "release" else PROMPTS[0])
     args.max_tokens = args.max_tokens or (authors.MAX_TOKENS if args.protocol == "release" else MAX_TOKENS)
     if missing := [str(path) for path in args.data or [] if not path.exists()]:
         parser.error(f"there is no {', '.join(missing)}. `make llm-data` makes the benchmarks.")

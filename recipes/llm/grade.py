@@ -67,8 +67,10 @@ def in_the_releases_order(name: str, samples: list[dict], truths: dict[int, str]
     return sorted(samples, key=lambda sample: (number[sample["ground_truth"]], sample["sample"]))
 
 
-def grade(folder: Path, grader: str, summary: dict, samples: dict[str, list[dict]], release: authors.Release) -> dict:
-    """Grades all samples and writes them and their summary; returns the graded samples by benchmark."""
+def grade(
+    folder: Path, grader: str, summary: dict, samples: dict[str, list[dict]], release: authors.Release
+) -> tuple[dict, dict]:
+    """Grades all samples, writes them and their summary, and returns the summaries and the samples by benchmark."""
     out = folder / f"by-{grader}"
     out.mkdir(exist_ok=True)
     new, graded = {**summary, "benchmarks": {}}, {}
@@ -83,14 +85,14 @@ def grade(folder: Path, grader: str, summary: dict, samples: dict[str, list[dict
                 drawn = in_the_releases_order(name, drawn, release.ground_truths(name))
             graded[name], of_release = grade_as_released(release, name, drawn, protocol, kinds[0])
         else:
-            graded[name] = grade_strictly(drawn, protocol["prompt"], seconds=20.0)
+            graded[name] = grade_strictly(drawn)
         lines = "".join(json.dumps(sample) + "\n" for sample in graded[name])
         (out / f"{name}.samples.jsonl").write_text(lines)
         as_paper = scores["as_paper"] if grader == protocol["protocol"] else False
         head = {"protocol": protocol, "grader": grader, "as_paper": as_paper}
         pass_at = default_pass_at(protocol["samples"])
         write_summary(out, new, name, head | summarize(graded[name], pass_at) | of_release)
-    return graded
+    return new["benchmarks"], graded
 
 
 def table(scores: dict[str, dict], graded: dict[str, dict[str, list[dict]]]) -> str:
@@ -113,11 +115,12 @@ def main(arguments: list[str] | None = None) -> None:
     summary, samples = read_texts(args.folder)
     release = authors.Release(args.release_checkout, args.release_python)
     if "release" in args.grader:
-        release.refuse_what_cannot_run()
-    graded = {each: grade(args.folder, each, summary, samples, release) for each in dict.fromkeys(args.grader)}
-    files = {each: args.folder / f"by-{each}/summary.json" for each in graded}
-    print(table({each: json.loads(file.read_text())["benchmarks"] for each, file in files.items()}, graded))
-    print("\n" + "\n".join(f"summary  {file}" for file in files.values()))
+        release.refuse_another_checkout()
+    scores, graded = {}, {}
+    for each in dict.fromkeys(args.grader):
+        scores[each], graded[each] = grade(args.folder, each, summary, samples, release)
+    print(table(scores, graded))
+    print("\n" + "\n".join(f"summary  {args.folder}/by-{each}/summary.json" for each in graded))
 
 
 if __name__ == "__main__":

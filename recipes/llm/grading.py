@@ -99,17 +99,14 @@ def boxed_answer(text: str) -> str | None:
     return ", ".join(contents)
 
 
-def math_answer(text: str, prompt: str = "boxed") -> str | None:
+def math_answer(text: str) -> str | None:
     """The boxed answer, or what a last line "Answer: ..." after it says, else what follows the last "answer is".
 
     After a phrase: the first formula of the line, and what a comma, "and" or "or" joins to it; without a formula the
     whole line. None without box and phrase, "" if it is empty.
-
-    Args:
-        prompt: "training" asks for a last line "Answer: ...", which then counts before any box.
     """
     spans, asked = boxes(text), list(ANSWER_LINE.finditer(text))
-    if asked and (prompt == "training" or not spans or asked[-1].start() >= spans[-1][1]):
+    if asked and (not spans or asked[-1].start() >= spans[-1][1]):
         return spoken_answer(text, asked[-1].end())
     if spans:
         return boxed_answer(text)
@@ -219,11 +216,11 @@ def compare_numbers_relatively() -> None:
     grader.sympy_numeric_eq = numeric_eq
 
 
-def grade_math(text: str, ground_truth: str, prompt: str = "boxed") -> Grade:
+def grade_math(text: str, ground_truth: str) -> Grade:
     from math_verify import verify
 
     compare_numbers_relatively()
-    answer = math_answer(text, prompt)
+    answer = math_answer(text)
     if not answer:
         return Grade(None, False, "no answer")
     gold = ground_truth.strip()
@@ -255,15 +252,14 @@ def grade_choice(text: str, ground_truth: str, choices: int) -> Grade:
     return Grade(answer, answer == ground_truth, "ok" if answer in list(LETTERS[:choices]) else "unparsable")
 
 
-def grade(text: str, ground_truth: str, choices: int, truncated: bool, prompt: str = "boxed") -> Grade:
+def grade(text: str, ground_truth: str, choices: int, truncated: bool) -> Grade:
     """The grade of one response.
 
     Args:
         choices: number of options, 0 for mathematics.
         truncated: whether it was cut at the limit of tokens.
-        prompt: "training" if the prompt asked for a last line "Answer: ...".
     """
-    result = grade_choice(text, ground_truth, choices) if choices else grade_math(text, ground_truth, prompt)
+    result = grade_choice(text, ground_truth, choices) if choices else grade_math(text, ground_truth)
     return result._replace(status="truncated") if truncated and result.status == "no answer" else result
 
 
@@ -282,7 +278,7 @@ def prepare_process() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
 
-def grade_all(responses: Iterable[tuple], seconds: float) -> list[Grade]:
+def grade_all(responses: Iterable[tuple], seconds: float = 20) -> list[Grade]:
     """The grades of responses, each the arguments of `grade`, in their order; no response raises.
 
     Args:

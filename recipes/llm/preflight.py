@@ -30,7 +30,7 @@ from .preflight_checkpoint import TRACKER as TRACKER  # "as": model.py, evaluate
 from .preflight_checkpoint import checkpoint_problems, reached_step
 from .preflight_data import VARIABLES, data_problems, missing_file
 from .preflight_model import QWEN_MATH_POSITIONS as QWEN_MATH_POSITIONS
-from .preflight_model import load_tokenizer, model_problems
+from .preflight_model import model_problems
 from .preflight_model import positions as positions
 from .preflight_settings import IS_PATCHED_CHECKOUT, longest_sequence, setting_problems, uses_critic
 
@@ -103,6 +103,8 @@ def verl_check() -> Callable:
 
 def problems(config) -> Iterator[str]:
     """What a run with this configuration, an OmegaConf of all of verl's settings, lacks."""
+    from transformers import AutoTokenizer
+
     from . import preflight_names as names
 
     yield from package_problems(config)
@@ -110,14 +112,19 @@ def problems(config) -> Iterator[str]:
     yield from names.logger_problems(config)
     yield from setting_problems(config)
     yield from gpu_problems(config.trainer.nnodes, config.trainer.n_gpus_per_node)
-    path, tokenizer, of_tokenizer = config.actor_rollout_ref.model.path, None, []
+    path, tokenizer = config.actor_rollout_ref.model.path, None
     override = config.actor_rollout_ref.model.get("override_config", {}).get("max_position_embeddings")
     if "://" not in path:  # verl copies hdfs://... on the cluster
         yield from model_problems(Path(path), longest_sequence(config), override)  # verl does not expand a ~
-        tokenizer = load_tokenizer(Path(path), of_tokenizer)
-    if path.endswith("/"):
-        yield f"model: verl takes no slash at the end of actor_rollout_ref.model.path={path}."
-    yield from of_tokenizer
+    if os.path.isfile(f"{path}/config.json"):
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(path)
+        except Exception as error:  # each kind of tokenizer fails in its own way where a file is missing
+            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            yield (
+                f"model: the tokenizer of {path} cannot be loaded: {said}. Its files (tokenizer.json, "
+                "tokenizer_config.json) belong beside config.json; download the model again."
+            )
     yield from data_problems(config, tokenizer)
     yield from checkpoint_problems(config)
     yield from names.folder_problems(config)

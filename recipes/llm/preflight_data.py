@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .preflight_checkpoint import begins_after
-from .preflight_settings import IS_PATCHED_CHECKOUT, generation_batch
+from .preflight_settings import IS_PATCHED_CHECKOUT, generation_batch, listed
 
 VARIABLES = {"train_files": "TRAIN_FILE", "val_files": "TEST_FILE"}
 ANY_RESPONSE = "Answer: 1"  # what the reward is asked to score
@@ -29,6 +29,8 @@ def data_problems(config, tokenizer) -> Iterator[str]:
     Args:
         tokenizer: None where the model has none; then no prompts are counted and none is scored.
     """
+    import pyarrow.parquet
+
     score = None
     if tokenizer and has_scores(config):
         try:
@@ -36,18 +38,18 @@ def data_problems(config, tokenizer) -> Iterator[str]:
         except (Exception, SystemExit) as error:  # of verl's or of a module of the user's
             yield f"reward: verl's reward manager cannot be made: {type(error).__name__}: {error}"
     for key in VARIABLES:
-        names, rows = listed(config.data[key]), 0
+        names, rows = listed(config.data[key]), []
         if not names:
             yield f"data: data.{key} names no file. Set {VARIABLES[key]}."
-        files = [Path(name).expanduser() for name in names if is_readable(name, config)]
-        for file in files:
+        for file in (Path(name).expanduser() for name in names if is_readable(name, config)):
             lacks = list(missing_file(key, file)) or list(file_problems(file, config, tokenizer))
             yield from lacks
             if not lacks and score:
                 yield from reward_problems(file, config, score, key == "train_files")
-            rows += 0 if lacks else number_of_rows(file)
-        if key == "train_files" and rows and len(files) == len(names):
-            yield from epoch_problems(files, rows, config)
+            if not lacks:
+                rows.append(pyarrow.parquet.read_metadata(file).num_rows)
+        if key == "train_files" and names and len(rows) == len(names):
+            yield from epoch_problems(sum(rows), config)
 
 
 def has_scores(config) -> bool:
@@ -61,10 +63,6 @@ def has_scores(config) -> bool:
     return not (OmegaConf.select(config, "reward_model.enable") or of_0_9[0] or of_0_9[1] == "remote")
 
 
-def listed(files) -> list[str]:
-    return [files] if isinstance(files, str) else list(files or ())
-
-
 def is_readable(file: str, config) -> bool:
     """Whether the check can look at a file: not at JSON, another machine's, or what an own dataset class reads."""
     is_json = not IS_PATCHED_CHECKOUT and file.endswith((".json", ".jsonl"))
@@ -76,55 +74,37 @@ def missing_file(key: str, file: Path) -> Iterator[str]:
         yield f"data: no {file}. Make it with `make llm-data`, or set {VARIABLES[key]} to another."
 
 
-def number_of_rows(file: Path) -> int:
-    import pyarrow.parquet
-
-    return pyarrow.parquet.read_metadata(file).num_rows
-
-
 def file_problems(file: Path, config, tokenizer) -> Iterator[str]:
     """What is wrong with the columns of a file, and with the lengths of its prompts."""
     import pyarrow.parquet
 
     prompts, most = config.data.prompt_key, config.data.max_prompt_length
-    if not IS_PATCHED_CHECKOUT and file.suffix != ".parquet":
-        yield f"data: {file} is not named .parquet, .json or .jsonl, by which verl 0.9 knows how to read it."
-        return
     try:
-        columns, rows = pyarrow.parquet.read_schema(file), number_of_rows(file)
+        columns = pyarrow.parquet.read_schema(file).names
     except (OSError, pyarrow.ArrowException) as error:
         yield f"data: {file} is not a parquet file: {error}"
         return
     wanted = (prompts, config.data.get("reward_fn_key", "data_source"), "reward_model")
-    if missing := [name for name in wanted if name not in columns.names]:
-        yield f"data: {file} has no column {', '.join(missing)}; it has {', '.join(columns.names)}."
-    elif not rows:
-        yield f"data: {file} has no rows."
-    elif not is_messages(columns.field(prompts).type):
-        yield f"data: the column {prompts} of {file} holds no lists of messages with a role and a content."
+    if missing := [name for name in wanted if name not in columns]:
+        yield f"data: {file} has no column {', '.join(missing)}; it has {', '.join(columns)}."
     elif tokenizer and not config.data.get("filter_overlong_prompts"):
         try:
-            longer, longest = long_prompts(file, prompts, most, tokenizer)
+            longer = long_prompts(file, prompts, most, tokenizer)
         except Exception as error:  # a chat template is a program of the model's
-            yield f"data: the tokenizer's chat template fails on {file}: {type(error).__name__}: {error}"
+            yield (
+                f"data: the tokenizer's chat template fails on {file}, whose column {prompts} is to have lists of "
+                f"messages with a role and a content: {type(error).__name__}: {error}"
+            )
             return
         if longer:
             yield (
-                f"data: {longer} prompts of {file} are longer than data.max_prompt_length={most} tokens, the longest "
-                f"has {longest}. Raise that, or leave them out with data.filter_overlong_prompts=True."
+                f"data: {len(longer)} prompts of {file} are longer than data.max_prompt_length={most} tokens, the "
+                f"longest has {max(longer)}. Raise that, or leave them out with data.filter_overlong_prompts=True."
             )
 
 
-def is_messages(kind) -> bool:
-    """Whether a column of this type of pyarrow's holds lists of structures with a content."""
-    import pyarrow.types
-
-    is_list = pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind)
-    return is_list and pyarrow.types.is_struct(kind.value_type) and kind.value_type.get_field_index("content") >= 0
-
-
-def long_prompts(file: Path, key: str, most: int, tokenizer) -> tuple[int, int]:
-    """How many prompts have more than `most` tokens, and the tokens of the longest; 0, 0 if none has.
+def long_prompts(file: Path, key: str, most: int, tokenizer) -> list[int]:
+    """The numbers of tokens of the prompts that have more than `most`.
 
     A prompt without a message, or with one without a content, is counted too: the chat template may fail on it, as it
     would when the training comes to it.
@@ -136,7 +116,7 @@ def long_prompts(file: Path, key: str, most: int, tokenizer) -> tuple[int, int]:
     column = pyarrow.parquet.read_table(file, columns=[key])[key]
     contents = pc.struct_field(pc.list_flatten(column), "content")
     if not (pyarrow.types.is_string(contents.type) or pyarrow.types.is_large_string(contents.type)):
-        return 0, 0  # parts of several kinds, as with images, whose tokens the model's processor counts
+        return []  # parts of several kinds, as with images, whose tokens the model's processor counts
     bytes_of = pandas.Series(pc.fill_null(pc.binary_length(contents), most + 1))
     sizes = bytes_of.groupby(pandas.Series(pc.list_parent_indices(column))).sum()
     sizes = sizes.reindex(range(len(column)), fill_value=most + 1)
@@ -147,11 +127,10 @@ def long_prompts(file: Path, key: str, most: int, tokenizer) -> tuple[int, int]:
 
     # A token of a text has at least a byte of it, so that few prompts have to be counted.
     longest = sizes[sizes > most - tokens([{"role": "user", "content": ""}])].index
-    counts = [count for count in map(tokens, column.take(pyarrow.array(longest)).to_pylist()) if count > most]
-    return len(counts), max(counts, default=0)
+    return [count for row in longest if (count := tokens(column[row].as_py())) > most]
 
 
-def epoch_problems(files: list[Path], rows: int, config) -> Iterator[str]:
+def epoch_problems(rows: int, config) -> Iterator[str]:
     """Problems or epochs that are over before the run's last step, at which verl would end without an error.
 
     A group filter may need more batches of v0.4.1's for a step than the one that is counted here.
@@ -160,7 +139,7 @@ def epoch_problems(files: list[Path], rows: int, config) -> Iterator[str]:
     last, epochs = config.trainer.total_training_steps, config.trainer.total_epochs
     begin = begins_after(config) if IS_PATCHED_CHECKOUT else 0  # a resumed verl 0.9 goes on counting its epochs
     if rows < batch:
-        yield f"data: {', '.join(map(str, files))} has {rows} prompts, and a batch takes {batch}."
+        yield f"data: data.train_files has {rows} prompts, and a batch takes {batch}."
     elif isinstance(last, int) and (end := begin + rows // batch * epochs) < last:
         yield (
             f"steps: the training would end after step {end} of {last}, because trainer.total_epochs={epochs} and "
@@ -217,8 +196,7 @@ def reward_problems(file: Path, config, score: Callable, is_training: bool) -> I
     """
     source, groups = config.data.get("reward_fn_key", "data_source"), config.algorithm.filter_groups
     for row in first_rows(file, source):
-        about = f"the first row of {file} with {source} {row[source]!r}"
-        truth = row["reward_model"].get("ground_truth") if isinstance(row["reward_model"], dict) else None
+        about, truth = f"the first row of {file} with {source} {row[source]!r}", ground_truth(row["reward_model"])
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 reward, returned = score(row)
@@ -248,19 +226,20 @@ def numbers(returned: dict[str, Any]) -> list[str]:
 
 def first_rows(file: Path, source: str) -> list[dict]:
     """Of each data_source the first row, and the first without a ground truth, as the reward gets them."""
-    import pyarrow
-    import pyarrow.compute as pc
     import pyarrow.parquet
 
     names = pyarrow.parquet.read_schema(file).names
     columns = [source, "reward_model", *({"extra_info"} & {*names})]
     table = pyarrow.parquet.read_table(file, columns=columns)
-    truths = table["reward_model"]
-    if pyarrow.types.is_struct(truths.type) and truths.type.get_field_index("ground_truth") >= 0:
-        truths = pc.struct_field(truths, "ground_truth")
-    kinds = {"source": table[source], "lacks": pc.is_null(truths), "row": pyarrow.array(range(len(table)))}
-    found = pyarrow.table(kinds).group_by(["source", "lacks"]).aggregate([("row", "min")])["row_min"]
-    return table.take(pyarrow.array(sorted(found.to_pylist())[:MOST_SOURCES])).to_pylist()
+    kinds = table.select([source, "reward_model"]).to_pandas()
+    kinds["lacks"] = [ground_truth(of_row) is None for of_row in kinds["reward_model"]]
+    first = kinds.drop_duplicates([source, "lacks"]).index[:MOST_SOURCES]
+    return [table.slice(row, 1).to_pylist()[0] for row in first]
+
+
+def ground_truth(reward_model: Any) -> Any:
+    """What the column reward_model has for a row; None where it has none."""
+    return reward_model.get("ground_truth") if isinstance(reward_model, dict) else None
 
 
 def short(value: Any) -> str:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""The folder of the model of an LLM run, by the standard library alone, but for its tokenizer.
+"""The folder of the model of an LLM run, by the standard library alone.
 
 verl and vLLM would stop at what is wrong with it, but only after the cluster is up and the weights are loaded.
 """
@@ -88,21 +88,4 @@ def heads(folder: Path) -> tuple[int, int] | None:
         of_queries = settings.get("num_attention_heads") or settings.get("n_head")
         return (of_queries, settings.get("num_key_value_heads") or of_queries) if of_queries else None
     except (OSError, ValueError, AttributeError):  # of which model_problems has told
-        return None
-
-
-def load_tokenizer(folder: Path, lacks: list[str]):
-    """The model's tokenizer; None if it cannot be loaded, which is appended to `lacks`."""
-    if not (folder / "config.json").is_file():
-        return None
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(folder)
-    except Exception as error:  # each kind of tokenizer fails in its own way where a file is missing
-        said = str(error).splitlines() or [repr(error)]
-        lacks.append(
-            f"model: the tokenizer of {folder} cannot be loaded: {type(error).__name__}: {said[0]}. Its files "
-            "(tokenizer.json, tokenizer_config.json) belong beside config.json; download the model again."
-        )
         return None

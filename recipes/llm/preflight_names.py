@@ -8,13 +8,12 @@ Names are given to verl's own functions wherever it has one to ask.
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from .preflight_settings import ACTOR, IS_PATCHED_CHECKOUT, ROLLOUT, uses_critic
+from .preflight_settings import ACTOR, IS_PATCHED_CHECKOUT, ROLLOUT, listed, uses_critic
 
 # What verl v0.4.1 compares in the middle of a function: recipe/dapo/main_dapo.py, workers/fsdp_workers.py.
 CHOICES = {
@@ -86,7 +85,7 @@ def name_problems(config) -> Iterator[str]:
     for key, names in known.items():
         if (name := OmegaConf.select(config, key)) not in names:
             yield f"names: {key}={name} is none of {', '.join(names)}."
-    for name in loggers(config):
+    for name in listed(config.trainer.logger):
         if name not in (*Tracking.supported_backend, "tracking"):
             yield f"names: trainer.logger has {name}; verl has {', '.join(Tracking.supported_backend)}."
     critic = Path(str(config.critic.model.path)) / "config.json"
@@ -101,17 +100,12 @@ def engines() -> dict[str, tuple[str, ...]]:
     return {f"{ROLLOUT}.name": tuple(RolloutReplicaRegistry._registry)}
 
 
-def loggers(config) -> list[str]:
-    names = config.trainer.logger
-    return [names] if isinstance(names, str) else list(names)
-
-
 def logger_problems(config) -> Iterator[str]:
     """Loggers that lack their package or, as Weights & Biases, a key; verl makes them once the weights are loaded."""
-    for name in (name for name in loggers(config) if name in LOGGER_PACKAGES):
+    for name in (name for name in listed(config.trainer.logger) if name in LOGGER_PACKAGES):
         if not find_spec(name):
             yield f"packages: no {name}, which trainer.logger (LOGGER) asks for."
-    if "wandb" in loggers(config) and find_spec("wandb"):
+    if "wandb" in listed(config.trainer.logger) and find_spec("wandb"):
         import wandb
 
         mode = os.environ.get("WANDB_MODE") or wandb.api.settings().get("mode")  # as `wandb offline` sets it
@@ -120,13 +114,13 @@ def logger_problems(config) -> Iterator[str]:
 
 
 def folder_problems(config) -> Iterator[str]:
-    """Folders and files that the run cannot write; nothing is left of trying."""
+    """Folders and files that the run cannot write."""
     trainer, folders = config.trainer, {"CKPTS_DIR": config.trainer.default_local_dir}
     folders |= {f"trainer.{key}": trainer.get(key) for key in ("rollout_data_dir", "validation_data_dir")}
-    if "tensorboard" in loggers(config):
+    if "tensorboard" in listed(config.trainer.logger):
         folders["TENSORBOARD_DIR"] = os.environ.get("TENSORBOARD_DIR")
     file = Path(os.environ.get("VERL_FILE_LOGGER_PATH") or "")
-    if "file" in loggers(config) and file.name:
+    if "file" in listed(config.trainer.logger) and file.name:
         folders["VERL_FILE_LOGGER_PATH"] = file.parent
         if file.exists() and not (file.is_file() and os.access(file, os.W_OK)):
             yield f"folders: VERL_FILE_LOGGER_PATH={file} is not a file that this user can write."
@@ -136,18 +130,9 @@ def folder_problems(config) -> Iterator[str]:
 
 
 def why_not_writable(folder: Path) -> str:
-    """Why no file can be made in a folder, which may have yet to be made; empty if one can."""
-    made = []
+    """Why no file can be made in a folder, or in the first one above it that is there; empty if one can."""
     try:
-        for parent in (*reversed(folder.parents), folder):
-            if not parent.exists():
-                parent.mkdir()
-                made.append(parent)
-        with tempfile.TemporaryFile(dir=folder):
+        with tempfile.TemporaryFile(dir=next(place for place in (folder, *folder.parents) if place.exists())):
             return ""
     except OSError as error:
         return str(error)
-    finally:
-        for parent in reversed(made):
-            with suppress(OSError):  # another run has begun to write there
-                parent.rmdir()

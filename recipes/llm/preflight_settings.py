@@ -21,6 +21,11 @@ def setting_problems(config) -> Iterator[str]:
     yield from saving_problems(config)
 
 
+def listed(names) -> list[str]:
+    """The names of a setting that has one, several or none."""
+    return [names] if isinstance(names, str) else list(names or ())
+
+
 def gpus(config) -> int:
     return config.trainer.nnodes * config.trainer.n_gpus_per_node
 

@@ -55,7 +55,8 @@ class Release(NamedTuple):
     checkout: Path
     python: str
 
-    def refuse_what_cannot_run(self) -> None:
+    def refuse_another_checkout(self) -> None:
+        """End the command unless the checkout is as apply.py makes it. What else it lacks its first answer says."""
         command = [sys.executable, "apply.py", "status", "era-release", "--json"]
         found = subprocess.run(
             [*command, "--checkouts", self.checkout.absolute().parent], cwd=ROOT, capture_output=True, text=True
@@ -68,18 +69,6 @@ class Release(NamedTuple):
             raise SystemExit(
                 f"error: {self.checkout} is {state}, so its scores would not be the release's. `python3 apply.py apply "
                 "era-release` makes it; `python3 apply.py diff era-release` shows what it should differ in."
-            )
-        imports = "import antlr4, datasets, fuzzywuzzy, latex2sympy2, transformers, word2number"
-        try:
-            lacks = subprocess.run(
-                [self.python, "-c", imports], env=self._environment(), capture_output=True, text=True
-            )
-        except OSError as error:
-            lacks = subprocess.CompletedProcess([], 1, stderr=str(error))
-        if lacks.returncode:
-            raise SystemExit(
-                f"error: {self.python} cannot run the release's grader: {lacks.stderr.strip().splitlines()[-1]}. `make "
-                ".venv/era-release/installed` sets up what can; the protocol and grader `strict` do without."
             )
 
     @property
@@ -123,27 +112,29 @@ class Release(NamedTuple):
                 "end": -1,
             }
             arguments = [word for key, value in words.items() for word in (f"--{key}", str(value))]
-            done = subprocess.run(
-                [os.path.abspath(self.python), "-u", "math_eval.py", *arguments]
-                + ["--use_vllm", "--overwrite", "--save_outputs", "--apply_chat_template"],
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                env=self._environment(ERA_REQUEST=folder / "request.json", **stored),
-                capture_output=True,
-                text=True,
-                errors="replace",
-            )
+            said = ""
             try:
+                done = subprocess.run(
+                    [os.path.abspath(self.python), "-u", "math_eval.py", *arguments]
+                    + ["--use_vllm", "--overwrite", "--save_outputs", "--apply_chat_template"],
+                    cwd=self.folder,
+                    stdin=subprocess.DEVNULL,
+                    env=self._environment(ERA_REQUEST=folder / "request.json", **stored),
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                )
+                said = " ".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-3:])
                 (metrics,) = folder.glob("out/*/*_metrics.json")
                 samples = metrics.with_name(metrics.name.replace("_metrics.json", ".jsonl"))
                 lines = samples.read_text(encoding="utf-8").split("\n")[:-1]
                 request = json.loads((folder / "request.json").read_text())
                 return Answered(request, [json.loads(line) for line in lines], json.loads(metrics.read_text()))
-            except (OSError, ValueError):
-                said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-3:]
+            except (OSError, ValueError) as error:
                 raise SystemExit(
-                    f"error: the release's math_eval.py ended without scores of {name} (exit code {done.returncode}): "
-                    f"{' '.join(said)}"
+                    f"error: the release's math_eval.py, by {self.python}, ended without scores of {name}: "
+                    f"{said or error}. `make .venv/era-release/installed` sets up what it needs; the protocol and "
+                    "grader `strict` do without."
                 ) from None
 
     def ground_truths(self, name: str) -> dict[int, str] | None:

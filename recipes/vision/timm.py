@@ -64,16 +64,20 @@ class Timm(TrainingScript):
         self.root = self.checkouts / "timm"
         self.experiment = self.experiments[name]
         self.classes, self.processes = self.options.classes, self.options.gpus
-        self.runs = self.plan(self.options.output or self.root / "output/era")
-        self.train_flags = flags_of(self.runs[0].command[2:])  # the variants do not differ in these
+        aug, base = self.base_command()
+        self.train_flags = flags_of([*base[2:], *self.added])  # the variants do not differ in these
+        self.runs = self.plan(self.options.output or self.root / "output/era", aug, base)
         self.gpus = self.processes if self.train_flags.device.startswith("cuda") else 0
         self.cpus = self.processes * (1 + self.train_flags.workers)
 
-    def plan(self, output: Path) -> list[Run]:
-        dataset = self.experiment.dataset
-        aug, base = self.base_command()
+    def plan(self, output: Path, aug: bool, base: list[str]) -> list[Run]:
+        dataset, schedule = self.experiment.dataset, self.train_flags.epochs
         classes = ["--num-classes", str(self.classes)] if self.classes else []
-        epochs = self.options.epochs or self.experiment.stop_after
+        chosen = self.options.epochs
+        if chosen and chosen > schedule:
+            raise UserError(f"EPOCHS={chosen}: the schedule has {schedule}. ARGS='--epochs {chosen}' is a longer one.")
+        epochs = chosen or self.experiment.stop_after
+        steps = epochs and min(epochs, schedule)
         runs = []
         for seed in self.options.seeds or self.experiment.seeds:
             for variant in self.variants():
@@ -82,12 +86,6 @@ class Timm(TrainingScript):
                 entry = f"time/{name}" if self.name == TIME else name
                 command = (*base, *variant.flags, *classes, "--seed", str(seed), *self.added)
                 _, _, agent = name.partition("-")
-                schedule = flags_of(command[2:]).epochs
-                if self.options.epochs and epochs > schedule:
-                    raise UserError(
-                        f"EPOCHS={epochs}: the schedule has {schedule}. ARGS='--epochs {epochs}' is a longer one."
-                    )
-                steps = epochs and min(epochs, schedule)
                 folder = output / f"{entry}-seed{seed}"
                 runs.append(Run(folder, dataset, agent or "baseline", seed, command, steps, entry))
         return runs
@@ -122,7 +120,7 @@ class Timm(TrainingScript):
         command = [*run.command, "--output", str(run.folder.parent), "--experiment", run.name]
         if run.steps:
             # timm trains for the length of its schedule and these epochs more.
-            command.append(f"--cooldown-epochs={run.steps - flags_of(run.command[2:]).epochs}")
+            command.append(f"--cooldown-epochs={run.steps - self.train_flags.epochs}")
         checkpoint = self.checkpoint(run)
         return [*command, "--resume", str(checkpoint)] if checkpoint else command
 
@@ -147,23 +145,23 @@ class Timm(TrainingScript):
         whole = [path for path in names if path.is_file() and zipfile.is_zipfile(path)]
         return max(whole, key=lambda path: path.stat().st_mtime, default=None)
 
-    def epochs(self, run: Run) -> int:
-        """How many epochs the whole run has, whatever EPOCHS says."""
-        return self.experiment.stop_after if self.name == TIME else flags_of(run.command[2:]).epochs
+    def epochs(self) -> int:
+        """How many epochs a whole run has, whatever EPOCHS says."""
+        return self.experiment.stop_after if self.name == TIME else self.train_flags.epochs
 
     def is_finished(self, run: Run) -> bool:
         return not self.incomplete_because(run)
 
     def incomplete_because(self, run: Run) -> str:
         """What the folder lacks of the epochs of this launch, which may be fewer than the run's; "" if nothing."""
-        return whole.incomplete_because(run.folder, run.steps or self.epochs(run))
+        return whole.incomplete_because(run.folder, run.steps or self.epochs())
 
     def record(self, run: Run) -> dict[str, Any]:
         as_paper = run_json.is_as_paper(self.added, self.harmless) and self.processes == PAPER_GPUS and not self.classes
         known = {"added": list(self.added), "as_paper": as_paper, **run_json.code(self.root)}
         packages = ("torch", "torchvision", "numpy")
         known |= {"agent": run.agent, "entry": run.entry, "command": list(run.command)}
-        return run_json.begin("timm", run.task, run.seed, self.epochs(run), packages, **known)
+        return run_json.begin("timm", run.task, run.seed, self.epochs(), packages, **known)
 
     def complete_record(self, run: Run) -> None:
         record = run_json.read(run.folder)

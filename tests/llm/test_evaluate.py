@@ -32,7 +32,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from demo.llm import models  # noqa: E402
 from recipes.llm import data as recipe  # noqa: E402
-from recipes.llm import evaluate, grading  # noqa: E402
+from recipes.llm import engines, evaluate, grading  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -159,26 +159,16 @@ def test_a_chat_template_gives_ids(model, monkeypatch, dictionary):
     assert evaluate.token_ids(model, rows) == [tokenizer.encode("1+1"), tokenizer.encode("2")]
 
 
-def test_problems_can_ask_as_in_training(data, tmp_path):
-    pin = {"problem": "question", "answer": "answer", "answer_form": "integer"}
-    sources = [{"question": prompt(i), "answer": i} for i in (1, 2)]
-    file = write_rows(tmp_path / "eval.parquet", [recipe.math_row(source, pin, "aime24", 0) for source in sources])
-    _, rows = evaluate.read_benchmark(file, "training", None)
-    in_training = [recipe.train_row(source, pin, "train", 0)["prompt"] for source in sources]
-    assert [row["prompt"] for row in rows] == in_training
-    with pytest.raises(SystemExit, match="arc_c.parquet does not end with"):
-        evaluate.read_benchmark(data / "arc_c.parquet", "training", None)
-
-
 def test_settings_of_the_paper():
     """More samples of the same kind are the paper's too: pass@k needs them."""
     paper = {"samples": 16, "temperature": 0.7, "top_p": 0.95, "max_tokens": 3000, "problems": 30}
-    paper |= {"protocol": "release", "prompt": "release"}
+    paper |= {"protocol": "release"}
     assert evaluate.is_as_paper("aime24", paper) and evaluate.is_as_paper("aime24", {**paper, "samples": 256})
     for other in ({"samples": 8}, {"temperature": 1.0}, {"top_p": 1.0}, {"protocol": "strict"}, {"problems": 5}):
         assert evaluate.is_as_paper("aime24", {**paper, **other}) is False
     assert evaluate.is_as_paper("my-set", paper) is None
-    strict = {**evaluate.GREEDY, "max_tokens": 8192, "prompt": "boxed", "problems": 12032, "protocol": "strict"}
+    strict = {"samples": 1, "temperature": 0.0, "top_p": 1.0, "max_tokens": 8192, "problems": 12032}
+    strict |= {"protocol": "strict"}
     assert evaluate.is_as_paper("mmlu_pro", strict), "the release's file of it is not fetched"
 
 
@@ -200,10 +190,39 @@ def test_an_untried_vllm_is_noted_and_the_models_dtype_is_kept(model, data, tmp_
     monkeypatch.setitem(sys.modules, "vllm", module)
     words = command(model, [data], tmp_path / "out", "--engine", "vllm")
     for more, dtype in (((), "float32"), (("--dtype", "bfloat16"), "bfloat16")):
-        evaluate.vllm_engine(evaluate.parse_arguments([*words, *more]), 64)
+        engines.vllm_engine(evaluate.parse_arguments([*words, *more]), 64)
         assert given["dtype"] == dtype
     note = "note: this was written for vllm 0.8.5 and tried with 0.27.1, not with 0.31.0.\n"
     assert capsys.readouterr().err == (2 * note if version == "0.31.0" else "")
+
+
+def test_what_vllm_is_asked(model, data, tmp_path, monkeypatch):
+    """By release each sample is a request without a seed; by strict a prompt is one, with its seed."""
+
+    class LLM:
+        def __init__(self, **settings):
+            pass
+
+        def generate(self, prompts, parameters):
+            each = parameters if isinstance(parameters, list) else [parameters] * len(prompts)
+            asked.extend((prompt["prompt_token_ids"], given) for prompt, given in zip(prompts, each))
+            texts = [[f"{prompt['prompt_token_ids']}"] * given["n"] for prompt, given in zip(prompts, each)]
+            drawn = dict(finish_reason="stop", token_ids=[1, 2])
+            return [SimpleNamespace(outputs=[SimpleNamespace(text=text, **drawn) for text in some]) for some in texts]
+
+    module = SimpleNamespace(LLM=LLM, SamplingParams=dict, __version__="0.27.1", __spec__=object())
+    monkeypatch.setitem(sys.modules, "vllm", module)
+    engine = engines.vllm_engine(evaluate.parse_arguments(command(model, [data], tmp_path, "--engine", "vllm")), 64)
+    drawing = {"temperature": 0.7, "top_p": 1.0, "max_tokens": 5}
+    for name, more, requests in (
+        ("strict", {}, [([1], {"n": 2, "seed": 7}), ([2], {"n": 2, "seed": 8})]),
+        ("release", {"stop": ["</s>"], "stop_token_ids": [3]}, [([1], {"n": 1})] * 2 + [([2], {"n": 1})] * 2),
+    ):
+        asked = []
+        protocol = {"protocol": name, "samples": 2, **drawing, **more}
+        found = list(engine([[1], [2]], [7, 8], protocol))
+        assert asked == [(ids, {**drawing, **more, **given}) for ids, given in requests]
+        assert found == [[engines.Completion(text, "stop", 2)] * 2 for text in ("[1]", "[2]")]
 
 
 # pass@k and the summary
@@ -340,6 +359,7 @@ WRONG = [
     (r"\boxed{1\,000}", "1", "ok"),
     (r"\boxed{9}", r"8 \%", "ok"),
     ("First \\boxed{3}. Then it doubles.\n\nAnswer: 6", "3", "ok"),
+    ("Answer: $6$\nCheck: half of it is \\boxed{3}.", "6", "ok"),
     (r"\boxed{\int_0^1 e^{x^x}dx}", "5", "ok"),
     (r"\boxed{\sum_{n=1}^{\infty}\frac{\sin(n^n)}{n!}}", r"\sqrt{2}", "ok"),
     (r"\boxed{½}", r"\frac12", "unparsable"),
@@ -381,14 +401,6 @@ def test_cut_responses_are_told_from_silent_ones():
         (True, "ok"),
         (False, "truncated"),
     ]
-
-
-def test_the_line_that_the_training_asks_for_comes_before_any_box():
-    """As in its reward, verl's math_dapo."""
-    text = "Answer: $6$\nCheck: half of it is \\boxed{3}."
-    assert [grading.grade(text, truth, 0, False, "training").correct for truth in ("6", "3")] == [True, False]
-    assert [grading.grade(text, truth, 0, False).correct for truth in ("6", "3")] == [False, True]
-    assert grading.grade("Answer: \\boxed{6}", "6", 0, False, "training").correct
 
 
 CHOICES = {

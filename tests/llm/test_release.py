@@ -248,13 +248,16 @@ def replace(file: Path, pattern: str, new: str) -> None:
 
 
 def test_an_edited_release_and_a_missing_grader_are_refused(release, model, tmp_path):
-    with pytest.raises(SystemExit, match="cannot run the release's grader: .*No such file.*era-release/installed"):
-        release._replace(python=str(tmp_path / "python")).refuse_what_cannot_run()
+    (tmp_path / "bare").write_text('#!/bin/sh\nexec python3 -S -E "$@"\n')
+    (tmp_path / "bare").chmod(0o755)
+    for python, said in {"none": "No such file", "bare": "No module named"}.items():
+        with pytest.raises(SystemExit, match=f"without scores of aime24: .*{said}.*era-release/installed"):
+            release._replace(python=str(tmp_path / python)).answer("aime24", model, options("aime24"))
     copy = shutil.copytree(release.checkout, tmp_path / "era-release", symlinks=True)
     file = copy / "ERA-LLM/eval/data/aime24/test.jsonl"
     file.write_text(file.read_text().replace("204", "205"))
     with pytest.raises(SystemExit, match="is modified, so its scores would not be the release's"):
-        release._replace(checkout=copy).refuse_what_cannot_run()
+        release._replace(checkout=copy).refuse_another_checkout()
 
 
 @pytest.mark.slow
@@ -268,7 +271,7 @@ def test_a_hanging_formula_and_a_long_answer_end(release, model):
     graded, scores = evaluate.grade_as_released(release, "minerva", drawn, {**options("minerva"), "problems": 5}, model)
     assert [sample["correct"] for sample in graded] == [False, False, False, False, True]
     assert scores["accuracy"] == 0.2 and scores["grader_timeouts"] >= 1
-    graded = evaluate.grade_strictly(drawn, "boxed", seconds=10)
+    graded = evaluate.grade_strictly(drawn)
     assert [sample["correct"] for sample in graded] == [False, False, False, False, True]
 
 

@@ -63,8 +63,8 @@ class Flat:
         trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
         self.names = [f"network.{name}" for name in trained]
         parameters = list(trained.values())
-        # Large ones first: weights then start at multiples of 64 bytes, as upstream's do. From other
-        # addresses, MKL on an AMD processor adds up products in another order.
+        # Large ones first: weights then start at multiples of 64 bytes, as upstream's do. From
+        # other addresses, MKL on an AMD processor adds up products in another order.
         self.order = sorted(range(len(parameters)), key=lambda i: -parameters[i].numel())
         self.whole = self.laid_out([p.detach() for p in parameters])
         begin = 0
@@ -167,11 +167,15 @@ class Fast:
             action = torch.clamp(policy.sample(), -agent.max_action, agent.max_action)
             return action, policy.log_prob(action)
 
-        # A tensor of its own for each input: make_fx would take one tensor given twice for one input.
+        # A tensor of its own for each input: make_fx takes one that is given twice for one input.
         widths = (args.state_dim, args.action_dim, args.action_dim, 1, eapo.value_outputs(args))
-        states, actions, log_probs, advantages, values = (torch.zeros(args.mini_batch_size, width) for width in widths)
+        states, actions, log_probs, advantages, values = (
+            torch.zeros(args.mini_batch_size, width) for width in widths
+        )
         clips = agent.use_grad_clip
-        self.policy_gradient = self.actor.gradient(policy_loss, clips, states, actions, log_probs, advantages)
+        self.policy_gradient = self.actor.gradient(
+            policy_loss, clips, states, actions, log_probs, advantages
+        )
         self.value_gradient = self.critic.gradient(value_loss, clips, states, values)
         random_state = torch.get_rng_state()  # recording draws an action
         self.state = np.zeros((1, args.state_dim), np.float32)
@@ -194,5 +198,7 @@ class Fast:
         """A step of the policy and one of the critic on each mini-batch of a batch's tensors."""
         for index in torch.randperm(len(state)).split(self.mini_batch_size):  # upstream's sampler
             states = state[index]
-            self.actor.step(self.policy_gradient(states, action[index], log_prob[index], advantage[index]))
+            self.actor.step(
+                self.policy_gradient(states, action[index], log_prob[index], advantage[index])
+            )
             self.critic.step(self.value_gradient(states, value[index]))
