@@ -11,19 +11,7 @@ from scipy import stats
 
 from recipes import pages
 from recipes.curves import at_end, over_all
-from rivals import (
-    comparisons,
-    control,
-    equal,
-    hold,
-    llm,
-    pictures,
-    records,
-    report,
-    trl,
-    trl_page,
-    vision,
-)
+from rivals import comparisons, control, equal, hold, llm, pictures, records, report, trl
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose
 
 
@@ -118,40 +106,6 @@ def test_a_rival_is_stopped_at_equal_reward_and_at_equal_entropy():
     assert equal.differences(run, grpo.assign(response_entropy=0.1), equal.ENTROPY).isna().all()
 
 
-def test_sentences_on_grpo_stopped_earlier_have_the_records_numbers(monkeypatch):
-    """In the main text those of the tables, and beside them those of other windows than 15 updates."""
-    known = comparisons.curves_by_key("trl")
-
-    def interval(arm, by, column, digits, updates=equal.WINDOW, task="pairs"):
-        monkeypatch.setattr(equal, "WINDOW", updates)
-        curves = comparisons.curves_of(known, (task, *arm), (task, "grpo", "0"), trl_page.SEEDS)
-        values = comparisons.stopped_at(curves, by, [column])[column]
-        mean, low, high = (
-            f"{value:.{digits}f}" for value in (values.mean(), *stats.ttest_1samp(values, 0).confidence_interval())
-        )
-        spread = f"{low} to {high}"
-        return mean, spread.replace("0.", ".") if column == "reward" else spread  # as the pages write shares
-
-    weight, eight = ("era-negative", "0"), ("era-k", "8")
-    page = " ".join((report.DOCS / "rivals/trl.md").read_text().split())
-    mean, spread = interval(weight, equal.REWARD, "response_entropy", 2)
-    others = [interval(weight, equal.REWARD, "response_entropy", 2, updates)[1] for updates in (10, 20, 25)]
-    assert (
-        f"{mean} nats ({spread}; with means of 10, 20 and 25 updates {others[0]}, {others[1]} and {others[2]})" in page
-    )
-    mean, spread = interval(weight, equal.REWARD, "distinct_right", 1)
-    assert f"and {mean} more right answers of 8 ({spread})" in page
-    mean, spread = interval(eight, equal.ENTROPY, "reward", 2)
-    others = [interval(eight, equal.ENTROPY, "reward", 2, updates)[1] for updates in (10, 20, 25)]
-    assert f"({spread}; with the others {others[0]}, {others[1]} and {others[2]})" in page
-    second = [interval(arm, equal.REWARD, "response_entropy", 2, task="pairs50") for arm in (weight, eight)]
-    assert f"{second[0][0]} nats without negative advantages ({second[0][1]})" in page
-    assert f"k = 8 has {second[1][0]} ({second[1][1]})" in page
-    for updates in (10, 20, 25):
-        low, high = interval(weight, equal.REWARD, "response_entropy", 2, updates, "pairs50")[1].split(" to ")
-        assert float(low) < 0 < float(high)
-
-
 def test_rival_that_holds_an_entropy_is_stopped_at_its_last():
     """So it may go on learning there; one that ends with more entropy is taken at its end."""
     run = curve([1.0] * 3, [0.6] * 3)
@@ -208,50 +162,6 @@ def test_later_seeds_count_when_all_of_theirs_are_there():
     for runs, seeds in ((keys, (*trl.HOLD_SEEDS, *trl.LATER_SEEDS)), (keys[1:], trl.HOLD_SEEDS)):
         numbers = pd.DataFrame(index=pd.MultiIndex.from_tuples(runs, names=KEY))
         assert hold.trl_seeds(numbers, "pairs", 1.2) == seeds and hold.trl_seeds(numbers, "pairs", 0.8) == (4, 5, 6)
-
-
-# -------------------------------------------------------------------------------------------------------------- vision
-
-
-def vision_rows(nll) -> pd.DataFrame:
-    """A row per arm, setting, seed and set, with nll(arm, setting, seed, images)."""
-    rows = [
-        (*arm.split(", "), setting, seed, images, nll(arm, setting, seed, images))
-        for arm, method in vision.ARMS.items()
-        for setting in vision.METHODS[method]
-        for seed in (*TUNING_SEEDS, *FRESH_SEEDS)
-        for images in (vision.HELD_OUT, vision.TEST, *SHIFTS)
-    ]
-    found = pd.DataFrame(rows, columns=["method", "variant", "setting", "seed", "set", "nll"])
-    return found.assign(temperature=1.0, ece=10 * found.nll, top1=100 - found.nll)
-
-
-SHIFTS = ("Snow-1", "Snow-2", "Pixelate-1")
-
-
-def test_setting_of_an_arm_has_the_smallest_held_out_nll():
-    """Of each method's arms the best is shown, and all of ERA's."""
-    best = {"focal, plain": "1.5", "focal, scaled": "5", "era, off": "0.9"}
-
-    def nll(arm, setting, seed, images):
-        if seed in FRESH_SEEDS or images != vision.HELD_OUT:  # neither may count
-            return 0.0 if setting == "2" else 1.0
-        if arm == "focal, plain":
-            return {"1.5": (0.3, 0.3), "3": (0.1, 0.6), "1": (math.nan, 0.0)}.get(setting, (0.4, 0.4))[seed - 1]
-        return 0.2 if setting == best.get(arm) else 0.5
-
-    chosen, fresh = vision.chosen_runs(vision.measures(vision_rows(nll)))
-    assert list(chosen) == list(fresh)
-    assert chosen == {
-        **{
-            f"{method}, plain": values[0] for method, values in vision.METHODS.items() if method not in ("focal", "era")
-        },
-        "focal, scaled": "5",
-        **{"era, plain": "0", "era, scaled": "0", "era, off_scaled": "0", "era, off": "0.9"},
-    }
-    assert list(chosen)[-1] == "era, off"
-    collapsed = vision_rows(lambda arm, setting, seed, images: math.nan if images == "Snow-1" else 0.5)
-    assert np.isnan(vision.measures(collapsed)["nll", vision.SHIFTED]).all()  # not the mean over the other sets
 
 
 # ------------------------------------------------------------------------------------------------------------- control
