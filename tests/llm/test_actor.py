@@ -45,6 +45,7 @@ for case in [case for case in OWN if "soft-cap" in case[1] and case[2] == ALL_TE
     OWN[case] |= {"kl_coef": 0}  # because with a KL loss the reference policy would need verl's kernel
 OWN["off-policy", "packed", "GSPO without ERA"] = {**OFF_POLICY, **PACKED, **GSPO, "clip": 0.01, "lr": 0.1}
 FORKING = {fraction: {**BASE, "temperature": 0.9, **actor_config(fraction)} for fraction in (0.2, 0.6, 1.0)}
+FORKING[0.6]["multi_turn"] = True
 TWO_FORKING = {
     "FSDP, forking tokens": {**FORKING[0.2], "data_parallel": True, "micro_batch": 4, "multi_turn": True},
     "Ulysses, forking tokens": {**FORKING[0.6], **PACKED},

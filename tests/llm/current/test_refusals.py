@@ -199,13 +199,6 @@ def test_fused_kernels_on_megatron_are_left_out_with_a_line(compose, capsys):
         assert ("use_fused_kernels is now False" in capsys.readouterr().err) != kept
 
 
-def test_a_start_ends_before_ray_without_a_traceback(tmp_path):
-    command = ["-m", "era.verl.main_ppo", "trainer.use_v1=False", ON, f"hydra.run.dir={tmp_path}"]
-    result = environment.run(command, verl=environment.tree_of("0.9.1"))
-    assert result.returncode == 1 and "trainer.use_v1" in result.stderr, result.stderr
-    assert "ray init" not in result.stdout and "Traceback" not in result.stderr
-
-
 def test_the_launcher_says_whether_era_is_on_and_names_a_schedule_that_is_too_long(compose, monkeypatch, capsys):
     from era.verl import launch
 
@@ -243,13 +236,14 @@ def test_another_verl_is_named(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("version", ["0.9.2", "0.10.0.dev"])
 def test_a_newer_verl_is_warned_of_and_starts(tmp_path, version):
-    """It goes on to the check of its configuration."""
+    """It goes on to the check of its configuration, which ends the start before Ray without a traceback."""
     copy = shutil.copytree(environment.tree_of("0.9.1") / "verl", tmp_path / "verl")
     (copy / "version/version").write_text(version)
     command = ["-m", "era.verl.main_ppo", "trainer.use_v1=False", ON, f"hydra.run.dir={tmp_path}"]
     result = environment.run(command, verl=tmp_path)
     assert f"warning: era.verl was tested with verl 0.9.0 to 0.9.1, found {version} in {copy}, which" in result.stderr
     assert result.returncode == 1 and "trainer.use_v1=False: the legacy" in result.stderr, result.stderr
+    assert "ray init" not in result.stdout and "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("engine", ENGINES)
