@@ -40,13 +40,6 @@ def test_the_policy_keeps_its_entropy_although_noise_costs_reward(run_example, c
     assert left["policy"].entropy().mean() < -3.0  # the page: truncation takes some of it
 
 
-def test_the_grpo_step_runs(run_file, capsys):
-    """Its arithmetic is that of llm/test_era.py and llm/test_log_probs.py."""
-    left = run_file("own_grpo_step.py")
-    assert "era/dropped_token_fraction 0.0" in capsys.readouterr().out and left["decision"].dropped.any()
-    assert left["log_prob"].shape == left["responses"].shape and left["log_prob"].isfinite().all()
-
-
 # The package
 
 
