@@ -354,7 +354,7 @@ def test_a_deep_copy_computes_with_its_own_weights(settings):
 
     def computed(model):
         with torch.no_grad():
-            ours = trainer._era_forward(model.eval(), ids, mask, mask[:, -6:], "branches")["original"]
+            ours = trainer._era_forward(model.eval(), ids, mask, mask[:, -6:], trainer._era_branches)["original"]
             return model(input_ids=ids).logits, ours
 
     kept = copy.deepcopy(trainer.model)
