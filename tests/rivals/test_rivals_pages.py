@@ -11,7 +11,7 @@ from scipy import stats
 
 from recipes import pages
 from recipes.curves import at_end, over_all
-from rivals import comparisons, control, equal, hold, llm, pictures, records, report, trl
+from rivals import comparisons, control, equal, hold, llm, pictures, records, report, trl, trl_page
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose
 
 
@@ -104,6 +104,40 @@ def test_a_rival_is_stopped_at_equal_reward_and_at_equal_entropy():
     better = run.assign(reward=0.9)
     assert equal.differences(better, grpo, equal.REWARD).isna().all()  # GRPO never has it
     assert equal.differences(run, grpo.assign(response_entropy=0.1), equal.ENTROPY).isna().all()
+
+
+def test_sentences_on_grpo_stopped_earlier_have_the_records_numbers(monkeypatch):
+    """In the main text those of the tables, and beside them those of other windows than 15 updates."""
+    known = comparisons.curves_by_key("trl")
+
+    def interval(arm, by, column, digits, updates=equal.WINDOW, task="pairs"):
+        monkeypatch.setattr(equal, "WINDOW", updates)
+        curves = comparisons.curves_of(known, (task, *arm), (task, "grpo", "0"), trl_page.SEEDS)
+        values = comparisons.stopped_at(curves, by, [column])[column]
+        mean, low, high = (
+            f"{value:.{digits}f}" for value in (values.mean(), *stats.ttest_1samp(values, 0).confidence_interval())
+        )
+        spread = f"{low} to {high}"
+        return mean, spread.replace("0.", ".") if column == "reward" else spread  # as the pages write shares
+
+    weight, eight = ("era-negative", "0"), ("era-k", "8")
+    page = " ".join((report.DOCS / "rivals/trl.md").read_text().split())
+    mean, spread = interval(weight, equal.REWARD, "response_entropy", 2)
+    others = [interval(weight, equal.REWARD, "response_entropy", 2, updates)[1] for updates in (10, 20, 25)]
+    assert (
+        f"{mean} nats ({spread}; with means of 10, 20 and 25 updates {others[0]}, {others[1]} and {others[2]})" in page
+    )
+    mean, spread = interval(weight, equal.REWARD, "distinct_right", 1)
+    assert f"and {mean} more right answers of 8 ({spread})" in page
+    mean, spread = interval(eight, equal.ENTROPY, "reward", 2)
+    others = [interval(eight, equal.ENTROPY, "reward", 2, updates)[1] for updates in (10, 20, 25)]
+    assert f"({spread}; with the others {others[0]}, {others[1]} and {others[2]})" in page
+    second = [interval(arm, equal.REWARD, "response_entropy", 2, task="pairs50") for arm in (weight, eight)]
+    assert f"{second[0][0]} nats without negative advantages ({second[0][1]})" in page
+    assert f"k = 8 has {second[1][0]} ({second[1][1]})" in page
+    for updates in (10, 20, 25):
+        low, high = interval(weight, equal.REWARD, "response_entropy", 2, updates, "pairs50")[1].split(" to ")
+        assert float(low) < 0 < float(high)
 
 
 def test_rival_that_holds_an_entropy_is_stopped_at_its_last():

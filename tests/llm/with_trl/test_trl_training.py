@@ -354,7 +354,7 @@ def test_a_deep_copy_computes_with_its_own_weights(settings):
 
     def computed(model):
         with torch.no_grad():
-            ours = trainer._era_forward(model.eval(), ids, mask, mask[:, -6:], "branches")["original"]
+            ours = trainer._era_forward(model.eval(), ids, mask, mask[:, -6:], trainer._era_branches)["original"]
             return model(input_ids=ids).logits, ours
 
     kept = copy.deepcopy(trainer.model)
@@ -399,7 +399,11 @@ def test_beside_trls_adaptive_bonus():
 # ------------------------------------------------------------------------------------------------ command line
 
 
-def test_command_line(tmp_path):
+ON_TWO_PROCESSES = "-m accelerate.commands.launch --cpu --num_processes 2 --main_process_port 0"
+
+
+@pytest.mark.parametrize("launcher", ["", ON_TWO_PROCESSES])
+def test_command_line(launcher, tmp_path):
     """One step of a tiny model."""
     folder = write(tmp_path / "model", torch.float32)
     tiny_grpo.tokenizer().save_pretrained(folder)
@@ -416,7 +420,7 @@ def test_command_line(tmp_path):
     }
     given = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
     result = subprocess.run(
-        [sys.executable, "-m", "era.trl", *given],
+        [sys.executable, *launcher.split(), "-m", "era.trl", *given],
         **{"cwd": tmp_path, "env": tiny_grpo.ENVIRONMENT, "capture_output": True, "text": True, "timeout": 600},
     )
     assert result.returncode == 0, result.stdout + result.stderr
