@@ -39,7 +39,6 @@ def pages() -> dict[Path, str]:
     }
     files = {DOCS / f"{name}.md": text for name, text in tables.items()}
     files[PROJECT / "README.md"] = {"ppo": control.readme_text()}
-    files[records.RECORDS / "trl/comparisons.md"] = {"comparisons": trl_page.comparisons_table(of_trl)}
     return {file: filled(file.read_text(), text) for file, text in files.items()}
 
 

@@ -3,12 +3,11 @@
 """The tables of docs/rivals/trl.md: ERA and its rivals in TRL, whose runs are recorded and no longer trained here."""
 
 import pandas as pd
-from scipy import stats
 
 from era.language import KEPT_WITHIN
 from recipes.pages import table
 from rivals import equal, records
-from rivals.comparisons import curves_by_key, curves_of, difference, holm, joined, stopped_cell
+from rivals.comparisons import curves_by_key, curves_of, joined, stopped_cell
 from rivals.rule import KEY, rows_of_seeds
 
 Arm = tuple[str, str]  # method and setting
@@ -44,23 +43,6 @@ PANELS = {"pairs": [GRPO, SLOW, GRPO_ZERO, BONUS_HIGH, ERA, K8, ZERO], "pairs50"
 # Heading: the column of a run's numbers, and decimals; pass@8 was 1 everywhere.
 MEASURES = {"reward": ("reward", 2), "distinct right of 32": ("distinct_right", 1)}
 MEASURES |= {"H_resp, last 10 steps": ("training_response_entropy", 2)}
-# The comparisons of each protocol: the task, the pairs, the measures that it compares, and how many intervals these are
-# with its others, on `sums` and of pass@8.
-PROTOCOLS = (
-    ("pairs", [(LOW, GRPO), (LOW, BONUS), (ERA, GRPO), (ERA, BONUS_HIGH)], 2, 14),
-    (
-        "pairs",
-        [
-            *((K4, ERA), (K8, ERA), (K8, SLOW), (K8, GRPO_ZERO), (K8, BONUS)),
-            *((HALF, ERA), (HALF, GRPO_HALF), (ZERO, ERA), (ZERO, GRPO_ZERO)),
-            *((SLOW, GRPO), (SCALED, K4), (DYNAMIC, K4), (ANSWERS, K4)),
-        ],
-        3,
-        39,
-    ),
-    ("pairs50", [*((era, other) for era in (K8, ZERO) for other in (GRPO, SLOW, BONUS_50)), (SLOW, GRPO)], 3, 21),
-)
-SURVIVES = "\u2020"
 
 
 def recorded_runs() -> pd.DataFrame:
@@ -86,24 +68,6 @@ def results_table(numbers: pd.DataFrame, known: pd.DataFrame, task: str) -> str:
         lines.append([NAMES[arm], *cells])
     stopped = ["H_resp at GRPO's reward", "distinct right of 8 there", "reward at GRPO's H_resp"]
     return table(["arm", *MEASURES, "kept", *stopped], lines)
-
-
-def comparisons_table(numbers: pd.DataFrame) -> str:
-    """One arm minus another, seed by seed, and which differences survive Holm's correction over their protocol's."""
-    lines = []
-    for task, pairs, compared, count in PROTOCOLS:
-        cells, p_values = {}, {}
-        for pair in pairs:
-            one, other = (rows_of_seeds(numbers, (task, *arm), SEEDS) for arm in pair)
-            for column, digits in list(MEASURES.values())[:compared]:
-                cells[pair, column] = difference(one[column], other[column], digits)
-                p_values[pair, column] = stats.ttest_rel(one[column], other[column]).pvalue
-        for key in holm(p_values, count):
-            cells[key] += SURVIVES
-        for pair in pairs:
-            name = f"`{task}`: {' minus '.join(NAMES[arm] for arm in pair)}"
-            lines.append([name, *(cells.get((pair, column), "-") for column, _ in MEASURES.values())])
-    return table(["", *MEASURES], lines)
 
 
 def tables(numbers: pd.DataFrame) -> dict[str, str]:

@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import re
-import runpy
 import signal
 import subprocess
 import sys
@@ -95,18 +94,6 @@ def run_example(tmp_path, monkeypatch):
         torch.manual_seed(0)
         exec(compile(code, f"docs/{page}, {heading}", "exec"), names)
         return names
-
-    return run
-
-
-@pytest.fixture
-def run_file(tmp_path, monkeypatch):
-    """run_file(name, *arguments): the variables that this program of examples/ leaves, run in a folder of its own."""
-
-    def run(name, *arguments):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", [name, *arguments])
-        return runpy.run_path(str(ROOT / "examples" / name))
 
     return run
 

@@ -97,13 +97,6 @@ def test_failed_training_shows_its_log_and_ends_the_others(code, tmp_path):
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 
 
-def test_half_written_line_is_left_for_later(tmp_path):
-    file = tmp_path / "epochs.csv"
-    assert csv_rows(file).empty
-    file.write_text('epoch,"top-1, %"\n1,0.5\n2,0.')
-    assert csv_rows(file)["top-1, %"].tolist() == [0.5]
-
-
 def test_training_ends_with_a_demo_that_was_killed(tmp_path):
     """With the workers of its loaders: the pipe to its stdin closes when the demo dies, in whatever way."""
     script, pid = tmp_path / "train.py", tmp_path / "pid"

@@ -55,9 +55,3 @@ def test_the_activation_can_be_copied_into_other_trees(project_root, file):
     imports = [node for node in imports if getattr(node, "level", 0) == 0]
     modules = {getattr(node, "module", None) or node.names[0].name for node in imports}
     assert {module.split(".")[0] for module in modules} - sys.stdlib_module_names == {"torch"}
-
-
-def test_overlays_and_library_run_on_python_3_10(project_root):
-    """verl's images have it."""
-    for file in (*(project_root / "overlays").rglob("*.py"), *(project_root / "era").rglob("*.py")):
-        ast.parse(file.read_text(), feature_version=(3, 10))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from demo.runner.command import at_least, introduce, make_parser, need_files, run, seed_number
-from demo.vision.settings import CLASSES, EPOCHS_FILE, MODEL, Settings
+from demo.vision.settings import CLASSES, EPOCHS_FILE, MIN_ENTROPY, MODEL, Settings
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -15,7 +15,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.set_defaults(checkout=Path("checkouts/timm"), out=Path("results/demo-vision"))
     parser.add_argument("--seeds", default=[1, 2, 3], type=seed_number, nargs="+", help="two runs for each")
     parser.add_argument("--epochs", default=15, type=at_least(1), help="of each run")
-    parser.add_argument("--min-entropy", default=0.6, type=float, metavar="H0", help="ERA's H0 in nats")
     return parser.parse_args(arguments)
 
 
@@ -41,27 +40,23 @@ def prepare(run: Settings, checkout: Path, out: Path, images: Path):
 
 
 def demo(arguments: argparse.Namespace) -> None:
-    checkout, out, min_entropy = arguments.checkout, arguments.out, arguments.min_entropy
+    checkout, out = arguments.checkout, arguments.out
     need_files(checkout, "timm/__init__.py", "timm/layers/era.py", advice="python3 apply.py apply timm")
     from demo.runner.training import train
     from demo.vision import data, report
     from era.discrete import EntropyRegularizingActivation
 
-    try:
-        era = EntropyRegularizingActivation(CLASSES, min_entropy)
-    except ValueError as error:
-        sys.exit(f"demo: --min-entropy: {error}")
     introduce(
         f"timm's {MODEL} learns {data.COUNTS['train']} handwritten digits on this CPU, without and with ERA (H0 = "
-        f"{min_entropy:g} nats): {arguments.epochs} epochs, seed {', '.join(map(str, arguments.seeds))}.",
+        f"{MIN_ENTROPY:g} nats): {arguments.epochs} epochs, seed {', '.join(map(str, arguments.seeds))}.",
         out,
     )
     images, runs = data.write(out / "images"), []
     for seed in dict.fromkeys(arguments.seeds):
-        pair = [Settings(h0, seed, arguments.epochs) for h0 in (None, min_entropy)]
+        pair = [Settings(h0, seed, arguments.epochs) for h0 in (None, MIN_ENTROPY)]
         train([prepare(run, checkout, out, images) for run in pair], arguments.fresh)
         runs += pair
-    report.end(runs, era, out)
+    report.end(runs, EntropyRegularizingActivation(CLASSES, MIN_ENTROPY), out)
 
 
 if __name__ == "__main__":

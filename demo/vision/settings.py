@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 MODEL = "test_resnet"  # timm's smallest ResNet, 0.4 million parameters
 CLASSES = 10
+MIN_ENTROPY = 0.6  # H0 in nats, the paper's for ten classes
 IMAGE_SIZE = 32
 BATCH_SIZE, VALIDATION_BATCH_SIZE = 16, 350
 LEARNING_RATE, WARMUP_EPOCHS = 3e-3, 2

@@ -46,17 +46,6 @@ PAPER_AVERAGE = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadben
 OF_ALL_BENCHMARKS = ("protocol", "max_tokens", "seed", "engine", "dtype")
 
 
-def read_benchmark(file: Path, limit: int | None) -> tuple[str, list[dict]]:
-    """A benchmark's name and its rows, at most `limit`, as data.py makes them."""
-    import pyarrow.parquet
-
-    rows = pyarrow.parquet.read_table(file).slice(0, limit).to_pylist()
-    name = (rows[0].get("extra_info") or {}).get("benchmark") if rows else None
-    if name is None:
-        raise SystemExit(f"error: {file} is not a benchmark: its extra_info has none. `make llm-data` makes them.")
-    return name, rows
-
-
 def chosen(args: argparse.Namespace) -> dict:
     """What the command line has in place of a benchmark's own samples, temperature and top-p."""
     return {key: getattr(args, key) for key in authors.GREEDY if getattr(args, key) is not None}
@@ -289,7 +278,9 @@ def write_summary(out: Path, summary: dict, name: str, scores: dict) -> None:
 
 
 def read_benchmarks(args: argparse.Namespace) -> dict[str, list[dict]]:
-    """The rows of each benchmark that --data names, by the benchmark's name, each of which may come once."""
+    """The rows of --data's benchmarks, as data.py makes them, by the benchmark's name, each of which may come once."""
+    import pyarrow.parquet
+
     files = [file for path in args.data for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
     if not files:
         raise SystemExit(
@@ -297,7 +288,10 @@ def read_benchmarks(args: argparse.Namespace) -> dict[str, list[dict]]:
         )
     benchmarks: dict[str, list[dict]] = {}
     for file in files:
-        name, rows = read_benchmark(file, args.limit)
+        rows = pyarrow.parquet.read_table(file).slice(0, args.limit).to_pylist()
+        name = (rows[0].get("extra_info") or {}).get("benchmark") if rows else None
+        if name is None:
+            raise SystemExit(f"error: {file} is not a benchmark: its extra_info has none. `make llm-data` makes them.")
         if name in benchmarks:
             raise SystemExit(f"error: {file} is {name}, as another file of --data is. Give one of them.")
         benchmarks[name] = rows

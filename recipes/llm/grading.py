@@ -265,6 +265,7 @@ def grade(text: str, ground_truth: str, choices: int, truncated: bool) -> Grade:
 
 # In processes, because sympy may need any time and any memory for an answer
 
+SECONDS = 20  # after which a response's process is replaced, and the response counts as wrong
 MEMORY = 4 * 2**30  # bytes of address space per process: sympy would write 10**10**9 out
 
 
@@ -278,18 +279,14 @@ def prepare_process() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
 
-def grade_all(responses: Iterable[tuple], seconds: float = 20) -> list[Grade]:
-    """The grades of responses, each the arguments of `grade`, in their order; no response raises.
-
-    Args:
-        seconds: wall-clock time after which a response's process is replaced, and the response counts as wrong.
-    """
+def grade_all(responses: Iterable[tuple]) -> list[Grade]:
+    """The grades of responses, each the arguments of `grade`, in their order; no response raises."""
     from pebble import ProcessPool
 
     workers = min(16, os.cpu_count() or 1)
     # spawn, because forking a process that holds CUDA or threads is not safe
     with ProcessPool(workers, initializer=prepare_process, context=get_context("spawn")) as pool:
-        futures = [pool.schedule(grade, args=response, timeout=seconds) for response in responses]
+        futures = [pool.schedule(grade, args=response, timeout=SECONDS) for response in responses]
         grades = []
         for future in futures:
             try:

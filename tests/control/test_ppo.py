@@ -171,12 +171,6 @@ def test_what_a_run_cannot_go_on_from_is_named_and_is_no_code(patched_ppo, train
     assert len(rows(train(patched_ppo, *flags))) == 4
 
 
-@pytest.mark.parametrize("name", ["train.csv", "checkpoint.pt"])
-def test_what_is_not_a_file_is_not_opened(patched_ppo, train, name):
-    with pytest.raises(SystemExit, match=f"{name} is not a file. Move it away"):
-        train(patched_ppo, "--csv_path", "train.csv", change=lambda modules: os.mkfifo(name))
-
-
 def test_a_folder_holds_one_run(patched_ppo, train, capsys):
     flags = ("--csv_path", "train.csv", "--fast")
     folder = train(patched_ppo, *flags)

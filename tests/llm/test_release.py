@@ -16,7 +16,6 @@ from evaluations import release_of, untrained_model  # noqa: E402
 
 from recipes.llm import evaluate, grade, grading  # noqa: E402
 from recipes.llm import release as authors  # noqa: E402
-from tools import compare_graders  # noqa: E402
 
 SIX = evaluate.PAPER_AVERAGE
 # The release's functions, as its math_eval.py and evaluate.py call them, without its loop.
@@ -167,17 +166,10 @@ def test_no_ground_truth_with_a_whole_number_raised_is_right_for_itself(release)
         for truth in release.ground_truths(name).values():
             for number in re.finditer(r"(?<![\d.])\d+(?![\d.])", truth):
                 pairs.append((truth[: number.start()] + str(int(number[0]) + 1) + truth[number.end() :], truth))
-    grades = grading.grade_all([(rf"\boxed{{{raised}}}", truth, 0, False) for raised, truth in pairs], seconds=60)
+    grades = grading.grade_all([(rf"\boxed{{{raised}}}", truth, 0, False) for raised, truth in pairs])
     accepted = [pair for pair, found in zip(pairs, grades) if found.correct]
     assert len(pairs) > 2000
     assert all(re.search(r"_\{?\d+\}?$|\\mbox\{ \w+\}\^\d$", truth) for _, truth in accepted), accepted
-
-
-def test_units_and_values_of_a_ground_truth():
-    assert compare_graders.without_unit(r"15\mbox{ cm}^2") == ["15"]
-    assert not compare_graders.without_unit(r"\text{east}")
-    assert compare_graders.spoken("3, (1,2], 7") == ["$3$, $(1,2]$ and $7$"]
-    assert not any(map(compare_graders.values, ("58,500", r"\$32,\!348", "-2,-2", "(2,4)")))
 
 
 # From the model to the table

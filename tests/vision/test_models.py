@@ -97,6 +97,17 @@ def test_calls_that_run_no_hooks_have_era(door, timm, resnet, images):
     assert isinstance(resnet, timm.models.ResNet) and type(resnet).__name__ == "ResNet"
 
 
+@pytest.mark.parametrize("conversion", ["convert_splitbn_model", "convert_sync_batchnorm"])
+@pytest.mark.parametrize("training", [False, True])
+def test_batch_norm_conversions(timm, pair, images, conversion, training):
+    convert = getattr(timm.layers, conversion)
+    model, plain = (convert(m).train(training) for m in pair)
+    torch.manual_seed(2)
+    expected = plain(images)
+    torch.manual_seed(2)
+    assert_era(model(images), expected)
+
+
 # Compilers and exporters
 
 

@@ -1,6 +1,7 @@
 """timm's scripts with the overlay: train.py, validate.py, inference.py and onnx_export.py on a CPU."""
 
 import json
+import math
 import os
 import shlex
 import subprocess
@@ -482,3 +483,24 @@ def test_evaluating_scripts_refuse(ours):
         assert "--no-era contradicts" in ours.refused(*script, *checkpoint, "--no-era", *ERA)
     assert "--era-tau without" in ours.refused(*VALIDATE, *checkpoint, "--era-tau", "5")
     assert RANGE in ours.refused(*VALIDATE, *checkpoint, "--era-min-entropy", "3")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--mixup 0.2 --cutmix 0.5",
+        "--smoothing 0",
+        "--grad-accum-steps 2 --clip-grad 1",
+        "--model-dtype bfloat16",
+        "--amp --amp-dtype bfloat16 --channels-last",
+        "--model-ema --model-ema-force-cpu --grad-checkpointing",
+        "--tta 2 --no-prefetcher",
+        "--era-inverse exact --era-tau 2.718281828459045",
+    ],
+)
+def test_other_flags_work_with_era(ours, flags):
+    folder = ours.train(*SHORT, "--epochs", "1", *ERA, *flags.split())
+    row, floor = summary(folder)[0], load(folder)["args"].era_setting["floor"]
+    assert all(math.isfinite(value) for value in row.values())
+    assert min(row["train_entropy_min"], row["eval_entropy_min"]) >= floor - 1e-6

@@ -6,9 +6,8 @@
 
 Each baseline is what v0.4.1 does in the same setting on its padded path: division by the temperature,
 logprobs_from_logits, entropy_from_logits where an entropy is needed, backward, all eager. Its remove-padding path
-compiles the entropy, so that is an arm too, and so are torch's own cross-entropy and TRL's functions, re-implemented
-from their description. So is "the release's way": entropy under autograd, and rows of the logits rescaled in place
-through an index.
+compiles the entropy, so that is an arm too, and so is torch's own cross-entropy. So is "the release's way": entropy
+under autograd, and rows of the logits rescaled in place through an index.
 
 OMP_NUM_THREADS sets the number of threads. Memory is the peak of the logits and what is made of them. `copies` is the
 time in copies of the logits, each of which reads and writes them once: at full bandwidth, reading them once takes 0.5,
@@ -20,6 +19,7 @@ import functools
 import itertools
 import sys
 from functools import partial
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -146,22 +146,6 @@ def liger(case, logits):
     return [-(loss[0] if isinstance(loss, tuple) else loss)]
 
 
-def trl(case, logits, entropy=False):
-    """TRL's selective_log_softmax and, of 128 rows at a time, entropy_from_logits."""
-    logits = (logits / TEMPERATURE).flatten(0, 1)
-    labels = case.labels.flatten().unsqueeze(-1)
-    if logits.dtype == torch.float32:
-        log_z = torch.stack([row.logsumexp(-1) for row in logits])
-        terms = [logits.gather(-1, labels).squeeze(-1) - log_z]
-    else:
-        log_p = [row.log_softmax(-1).gather(-1, label) for row, label in zip(logits, labels)]
-        terms = [torch.cat(log_p)]
-    if entropy:
-        log_p = [rows.log_softmax(-1) for rows in logits.split(128)]
-        terms.append(torch.cat([-(rows.exp() * rows).sum(-1) for rows in log_p]))
-    return terms
-
-
 def branches(case, logits, k=K, compile=True):
     return log_probs.branch_log_probs(logits, case.labels, k, TEMPERATURE, compile=compile)
 
@@ -208,7 +192,6 @@ ARMS = {  # of each group the first is the baseline
         f"ERA off-policy, k {ANY_K}": partial(branches, k=ANY_K),
         "ERA off-policy, k 2, not compiled": partial(branches, compile=False),
         f"ERA off-policy, k 2, {INDUCTOR}": branches,
-        "TRL": partial(trl, entropy=True),
     },
     "update": {
         "verl: eager": upstream,
@@ -220,7 +203,6 @@ ARMS = {  # of each group the first is the baseline
         "ERA, KL loss": partial(era, original=True),
         "ERA, not compiled": partial(era, compile=False),
         f"ERA, {INDUCTOR}": era,
-        "TRL": trl,
         "the release's way": release,
     },
     "update, entropy bonus": {
@@ -228,7 +210,6 @@ ARMS = {  # of each group the first is the baseline
         "verl, remove-padding: compiled entropy": partial(upstream, entropy=compiled_entropy),
         "ERA": partial(era, entropy=True),
         f"ERA, {INDUCTOR}": partial(era, entropy=True),
-        "TRL": partial(trl, entropy=True),
     },
     HEAD: {
         "verl's fused kernel": fused_head_of_verl,
@@ -238,8 +219,8 @@ ARMS = {  # of each group the first is the baseline
 }
 ONLY_ON_A_GPU = ("flash-attn", "Liger", INDUCTOR)
 ARGUMENTS = {
-    **measure.CHECKOUT,
-    **measure.DEVICE,
+    "--checkout": {"type": Path, "required": True, "help": "of the upstream, with the ERA overlay"},
+    "--device": {"choices": ["cpu", "cuda"], "default": "cpu"},
     "--tokens": {"type": int, "nargs": "+", "help": "at least 16; default: 512, on a GPU 8192 and 30720"},
     **measure.VOCABULARY,
     **measure.DTYPES,

@@ -29,11 +29,9 @@ import torch
 
 from recipes import run_json
 
-Cost = dict[str, float]  # "seconds", and mostly "mib"
+Cost = dict[str, float]  # "seconds" and "mib"
 Baseline = str | Mapping[str, str]  # the arm that all arms are compared with, or one for each arm
 
-CHECKOUT = {"--checkout": {"type": Path, "required": True, "help": "of the upstream, with the ERA overlay"}}
-DEVICE = {"--device": {"choices": ["cpu", "cuda"], "default": "cpu"}}
 DTYPES = {"--dtypes": {"nargs": "+", "choices": ["float32", "bfloat16"], "default": ["float32", "bfloat16"]}}
 VOCABULARY = {"--vocabulary": {"type": int, "default": 151_936}}
 
@@ -79,20 +77,16 @@ def peak_mib(device: str, reset: bool = False) -> float:
     return math.nan
 
 
-def cost(
-    run: Callable, device: str = "cpu", repeats: int = 1, clock: Callable = time.perf_counter, memory: bool = True
-) -> Cost:
-    """`seconds` of one run, the mean over `repeats`, and `mib`, the most that was held beyond what was held before."""
+def cost(run: Callable, device: str = "cpu", clock: Callable = time.perf_counter) -> Cost:
+    """`seconds` of one run, and `mib`, the most that was held beyond what was held before."""
     gc.collect()  # gradient checkpointing leaves cycles that hold logits
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
-    held = peak_mib(device, reset=True) if memory else None
+    held = peak_mib(device, reset=True)
     synchronize()
     start = clock()
-    for _ in range(repeats):
-        run()
+    run()
     synchronize()
-    seconds = {"seconds": (clock() - start) / repeats}
-    return seconds | {"mib": peak_mib(device) - held} if memory else seconds
+    return {"seconds": clock() - start, "mib": peak_mib(device) - held}
 
 
 def take_turns(arms: Mapping[str, Callable[[], object]], turns: int) -> dict[str, list]:
@@ -128,16 +122,15 @@ def baseline_of_each(arms: Iterable[str], baseline: Baseline) -> dict[str, str]:
 
 
 def compare(
-    arms: Mapping[str, Callable[[], dict[str, Cost]]], turns: int, warm_up: bool = True, **baselines: Baseline
+    arms: Mapping[str, Callable[[], dict[str, Cost]]], turns: int, **baselines: Baseline
 ) -> dict[str, pd.DataFrame]:
     """For each thing that the arms measured, a table as `ratios` makes it, with memory compared as in `ratio`.
 
-    The column `baseline` names what `ratio` and `mib_ratio` are to.
-
-    warm_up: each arm first takes a turn that does not count. One that lacks a package or memory is named and left out.
+    The column `baseline` names what `ratio` and `mib_ratio` are to. Each arm first takes a turn that does not count.
+    One that lacks a package or memory is named and left out.
     """
     able = dict(arms)
-    for arm in arms if warm_up else ():
+    for arm in arms:
         try:
             arms[arm]()
         except (ImportError, torch.OutOfMemoryError) as error:
@@ -148,9 +141,8 @@ def compare(
         costs = {arm: pd.DataFrame([t[what] for t in of_arm]) for arm, of_arm in turns_of.items() if what in of_arm[0]}
         table = ratios({arm: of_arm.seconds for arm, of_arm in costs.items()}, **baselines)
         table["baseline"] = pd.Series(baseline_of_each(costs, baselines["ratio"]))
-        if all("mib" in of_arm for of_arm in costs.values()):
-            table["mib"] = [of_arm.mib.median() for of_arm in costs.values()]
-            table["mib_ratio"] = table.mib / table.mib.reindex(table.baseline).to_numpy()
+        table["mib"] = [of_arm.mib.median() for of_arm in costs.values()]
+        table["mib_ratio"] = table.mib / table.mib.reindex(table.baseline).to_numpy()
         tables[what] = table
     return tables
 
@@ -180,7 +172,6 @@ def main(
     tables: Callable[[argparse.Namespace], Iterator[tuple[pd.DataFrame, dict]]],
     turns: int = 7,
     device: str = "cpu",
-    takes_flags: bool = False,
 ) -> None:
     """The command of a bench: print the machine, the arguments and each table as it comes; write all so far into --csv.
 
@@ -194,16 +185,13 @@ def main(
             title and further columns of the CSV file.
         turns: how many each arm takes, unless --turns says another number.
         device: "cpu" or "cuda", for a bench without --device.
-        takes_flags: whether unknown arguments are for what is measured, as the list `flags` of the parsed ones.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=turns, help=f"of each arm (default: {turns})")
     parser.add_argument("--csv", type=Path, help="also write a row per table and arm to this file")
     for name, settings in arguments.items():
         parser.add_argument(name, **settings)
-    args, args.flags = parser.parse_known_args()
-    if args.flags and not takes_flags:
-        parser.error(f"unrecognized arguments: {' '.join(args.flags)}")
+    args = parser.parse_args()
     values = {name: value for name, value in vars(args).items() if isinstance(value, (int, str)) and name != "device"}
     facts, written, terminal = machine(getattr(args, "device", device)) | values, [], sys.stdout
     print(textwrap.fill(as_text(facts), 80))

@@ -70,9 +70,6 @@ class TrainingRun:
 
         self.folder = args.csv_path.resolve().parent
         self.folder.mkdir(parents=True, exist_ok=True)
-        for file in (args.csv_path, self.folder / CHECKPOINT):
-            if file.exists() and not file.is_file():  # opening a FIFO would wait
-                sys.exit(f"error: {file} is not a file. Move it away.")
 
         # The folder may hold this run, to be resumed or finished; another one is left alone.
         self.record = run_json.begin(

@@ -19,7 +19,7 @@ from tensordict import TensorDict
 
 from era.sbx import era_actor
 from era.stable_baselines3 import EraActorCriticPolicy, EraSACPolicy
-from tools.bench.points import PointsEnv
+from examples.rsl_rl_ppo import PointsEnv
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 POLICIES = {"PPO": (PPO, EraActorCriticPolicy), "A2C": (A2C, EraActorCriticPolicy), "SAC": (SAC, EraSACPolicy)}

@@ -16,7 +16,7 @@ import pytest
 from sbx import SAC
 
 from era.sbx import era_actor
-from recipes.control.obac import OBAC, SWITCHES, expectile_loss, update_offline
+from recipes.control.obac import OBAC, SWITCHES, update_offline
 
 B, RATE, DISCOUNT = 32, 0.01, 0.97
 
@@ -70,18 +70,6 @@ def batch():
     observations, next_observations = 0.3 * rng.normal(size=(2, B, 3))
     actions, rewards = rng.uniform(-0.9, 0.9, (B, 2)), rng.normal(size=B)
     return observations, actions, next_observations, rewards, (rng.random(B) < 0.2) * 1.0, np.full(B, DISCOUNT)
-
-
-@pytest.mark.parametrize("expectile", [0.5, 0.7, 0.9])
-def test_the_loss_has_its_minimum_at_the_expectile(expectile):
-    """Newey and Powell 1987: tau E (q - v)+ = (1 - tau) E (v - q)+"""
-    q = np.random.default_rng(0).normal(size=1000)
-    candidates = np.linspace(-1, 2, 3001)
-    losses = [float(expectile_loss(jnp.asarray(q - v), expectile)) for v in candidates]
-    v = candidates[int(np.argmin(losses))]
-    assert expectile * np.maximum(q - v, 0).mean() == pytest.approx(
-        (1 - expectile) * np.maximum(v - q, 0).mean(), abs=1e-3
-    )
 
 
 def test_a_step_of_the_buffers_critics(float64, batch):

@@ -21,7 +21,7 @@ from rsl_rl.runners import OnPolicyRunner
 from era.sbx import EraMetrics as SbxMetrics
 from era.sbx import EraSAC, era_actor
 from era.stable_baselines3 import EraActorCriticPolicy, EraMetrics, EraSACPolicy
-from tools.bench.points import PointsEnv
+from examples.rsl_rl_ppo import PointsEnv
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -14,7 +14,7 @@ from rsl_rl.runners import OnPolicyRunner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensordict import TensorDict
 
-from tools.bench.points import PointsEnv
+from examples.rsl_rl_ppo import PointsEnv
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E402
-"""era.stable_baselines3 in real trainings on a small task."""
+"""era.stable_baselines3 in real trainings on a small task, and docs/control/plug-ins.md's examples as they stand."""
 
 import plugin_helpers
 
@@ -211,6 +211,22 @@ def test_a_run_within_learning_starts_says_so(capsys):
 def test_other_frequencies_are_refused(freq):
     with pytest.raises(ValueError, match="freq = .* 1 or more"):
         EraMetrics(freq=freq)
+
+
+# By their headings in docs/control/plug-ins.md: what each example holds.
+EXAMPLES = {"PPO and A2C in stable-baselines3": -0.3, "SAC in stable-baselines3": -0.5, "SAC in sbx": -0.5}
+
+
+@pytest.mark.parametrize("heading", EXAMPLES)
+def test_examples(run_example, heading, capsys):
+    left, target = run_example("control/plug-ins.md", heading), EXAMPLES[heading]
+    assert "gaussian_entropy_per_dim" in capsys.readouterr().out  # a reader who copies it sees its metrics
+    metrics = left["EraMetrics"]()
+    metrics.init_callback(left["model"])
+    with torch.no_grad():
+        entropy = gaussian_entropies(metrics.entropies(metrics.states())[1])
+    assert entropy.min() > target - 1e-6  # more where a sigma is clipped, as it is in some states of these SAC runs
+    assert np.median(entropy) == pytest.approx(target, abs=1e-6)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

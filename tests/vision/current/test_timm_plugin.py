@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import runpy
 import warnings
 
 import pytest
@@ -103,8 +104,10 @@ def test_versions():
 PAGE = "vision/plug-in.md"
 
 
-def test_the_example_in_plain_torch_and_the_logits_before_era_on_the_page(run_file, run_example):
-    left = run_file("timm_classifier.py", "--model", "test_resnet", "--steps", "30")
+def test_the_example_in_plain_torch_and_the_page_on_logits_before_era(project_root, tmp_path, monkeypatch, run_example):
+    arguments = ["--model", "test_resnet", "--steps", "30", "--save", str(tmp_path / "classifier.pth")]
+    monkeypatch.setattr("sys.argv", ["timm_classifier.py", *arguments])
+    left = runpy.run_path(str(project_root / "examples/timm_classifier.py"))
     assert (left["logits"].argmax(-1) == left["labels"]).double().mean() > 0.9
     floor = left["model"].era.floor
     assert entropy(left["logits"]).min() > floor - 1e-5
