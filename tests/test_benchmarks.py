@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""The benchmarks run, and their tables are complete; and what the arms of the actor's do."""
+"""The benchmarks run, and their tables are complete."""
 
-import json
 import os
 import subprocess
 import sys
@@ -76,35 +75,3 @@ def test_every_arm_is_measured(name, python, trees_of, tmp_path):
         assert (table.seconds_p20 > 0).all() and (table.seconds_p20 <= table.seconds).all()
         assert (table.ratio_p20 <= table.ratio).all() and (table.ratio <= table.ratio_p80).all()
     assert rows[["cpu", "torch", "turns"]].notna().all(axis=None)
-
-
-# What the actor's arms do to the gradients.
-ACTOR_ARMS = """
-import json, sys, types
-import torch
-from tools.bench import actor
-
-actor.prepare_0_4(sys.argv[1])
-args = types.SimpleNamespace(vocabulary=200, width=32, layers=1)
-
-def step(name):
-    bench, arm, seen = actor.Actor(128, args), actor.ARMS[name], []
-    bench.optimizer.register_step_pre_hook(lambda *_: seen.append([p.grad.clone() for p in bench.model.parameters()]))
-    bench.take_turn(arm, bench.prepare(arm))
-    return torch.cat([g.flatten() for g in seen[0]])
-
-def distance(a, b):
-    return ((a - b).norm() / b.norm()).item()
-
-names = ("GRPO", "GRPO logging ERA's metrics (k 1)", "ERA", "ERA, fused kernels (torch)")
-grpo, logging, era, fused = map(step, names)
-print(json.dumps([distance(logging, grpo), distance(fused, era), distance(era, grpo)]))
-"""
-
-
-@pytest.mark.grid
-def test_the_actors_arms_do_what_their_names_say(python, patched_verl):
-    result = python("-c", ACTOR_ARMS, patched_verl)
-    assert result.returncode == 0, result.stderr
-    k_1, fused, era = json.loads(result.stdout.splitlines()[-1])
-    assert max(k_1, fused) < 1e-4 < 1e-2 < era
