@@ -72,7 +72,7 @@ def stopped_table(
     heading, rows = [first], []
     for by, columns in of.items():
         heading += [
-            f"{name} has its {STOPPED_NAMES[by]} at step",
+            f"{name} has its {STOPPED_NAMES[by]} at step (mean)",
             *(f"{STOPPED_NAMES[column]} there" for column in columns),
         ]
     for label, curves in lines:
@@ -81,7 +81,7 @@ def stopped_table(
         rows.append([label])
         for by, columns in of.items():
             found = stopped_at(curves, by, columns)
-            rows[-1].append(joined(found.step, ".0f").replace("nan", "never"))
+            rows[-1].append("never" if found.step.isna().all() else f"{found.step.mean():.0f}")
             rows[-1] += [stopped_cell(curves, by, column, digits) for column, digits in columns.items()]
     return table(heading, rows) if rows else "No pair of arms has finished."
 

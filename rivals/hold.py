@@ -30,6 +30,7 @@ class Host:
         name: as the page has it.
         curves: the folder of its curves in records/rivals.
         at_end: measures of the final weights, by their headings: the column and decimals.
+        at_end_if_tested: those that only the tasks have that are compared in them.
         when_stopped: what is compared where a rival is stopped, and decimals, by what is equal there.
         tested: which of these count in Holm's correction, as pairs of what is equal and what is compared.
     """
@@ -37,6 +38,7 @@ class Host:
     name: str
     curves: Literal["trl", "llm"]
     at_end: dict[str, tuple[str, int]]
+    at_end_if_tested: dict[str, tuple[str, int]]
     when_stopped: dict[str, dict[str, int]]
     tested: tuple[tuple[str, str], ...]
 
@@ -74,6 +76,7 @@ TRL = Host(
     "TRL",
     "trl",
     {"reward": ("reward", 2), "pass@8": ("pass_at_8", 2), "distinct right of 32": ("distinct_right", 1)},
+    {},
     {
         equal.REWARD: {equal.ENTROPY: 2, "distinct_right": 1},
         equal.ENTROPY: {equal.REWARD: 2, "distinct_right": 1},
@@ -83,7 +86,8 @@ TRL = Host(
 VERL = Host(
     "verl",
     "llm",
-    {"accuracy": ("pass_at_1", 2), "accuracy at the best temperature": ("best_accuracy", 2), "d@.95": ("d@.95", 1)},
+    {"accuracy": ("pass_at_1", 2)},
+    {"accuracy at the best temperature": ("best_accuracy", 2), "d@.95": ("d@.95", 1)},
     {equal.REWARD: {equal.ENTROPY: 2}, equal.ENTROPY: {equal.REWARD: 2}},
     ((equal.REWARD, equal.ENTROPY), (equal.ENTROPY, equal.REWARD)),
 )
@@ -142,6 +146,8 @@ def verl_tasks() -> list[Task]:
 def results_table(numbers: pd.DataFrame, recorded: pd.DataFrame, host: Host, task: Task) -> str:
     """A line per arm, with a number for each seed and its end minus GRPO, stopped; and which arms were not run."""
     lines, not_run, grpo = [], [], task.arms["GRPO"]
+    tested = {name: of for name, of in host.at_end_if_tested.items() if of[0] == task.tested_at_end}
+    at_end = host.at_end | tested
     for name, arm in task.arms.items():
         keys = [key for key in (task.run(arm, seed) for seed in task.seeds) if key in numbers.index]
         if not keys:
@@ -151,14 +157,14 @@ def results_table(numbers: pd.DataFrame, recorded: pd.DataFrame, host: Host, tas
         shortfalls = pd.DataFrame([equal.shortfall(recorded.loc[[key]], task.bound) for key in keys], runs.index)
         is_kept = runs.training_response_entropy >= task.bound - KEPT_WITHIN
         is_kept &= ~(shortfalls.worst > KEPT_WITHIN)  # NaN where the run never came down to the bound
-        cells = [joined(runs[column], f".{digits}f") for column, digits in host.at_end.values()]
+        cells = [joined(runs[column], f".{digits}f") for column, digits in at_end.values()]
         cells.append(joined(runs.training_response_entropy, ".2f"))
         cells += [joined(shortfalls[which], ".2f").replace("nan", "-") for which in ("mean", "worst")]
         curves = [] if arm == grpo else task.curves(recorded, arm, grpo)
         compared = ((equal.ENTROPY, equal.REWARD), (equal.REWARD, equal.ENTROPY))
         beside_grpo = [stopped_cell(curves, by, column, 2) if curves else "-" for by, column in compared]
         lines.append([name, *cells, f"{is_kept.sum()} of {len(keys)}", *beside_grpo])
-    heading = ["arm", *host.at_end, "H_resp, last 10 steps", "shortfall", "worst of 20 updates", "kept"]
+    heading = ["arm", *at_end, "H_resp, last 10 steps", "shortfall", "worst of 20 updates", "kept"]
     heading += ["reward at GRPO's H_resp", "H_resp at GRPO's reward"]
     if not lines:
         return "No run has finished."
