@@ -266,12 +266,13 @@ def decide(
         log_probs: of the tokens that were sampled, under that policy, (bsz, T).
         advantages: the trainer's, (bsz, T).
         mask: the tokens that the policy loss takes, (bsz, T), bool or 0/1.
-        era: the EraConfig of the update.
+        era: the EraConfig of the update; with a schedule `era.at(step)`.
         check: False leaves out the check of values, so that a NaN, whose scale is 1, does not end
             the training of a framework.
 
     Returns:
-        The decision. Without `hold` nothing is dropped; with k = 1 every scale is 1.
+        The decision. Without `hold` nothing is dropped; with k = 1 every scale is 1; without
+        `enable` neither changes anything.
 
     Raises:
         ValueError: another shape; with `check`, on a CPU, a value inside the mask that is not what
@@ -283,9 +284,10 @@ def decide(
     mask = mask.bool()  # a mask in bf16 would count 601 tokens as 600
     entropy, rest = split_entropy(token_entropy, mask, era.top_fraction)
     bounds = {"low": era.low, "high": era.high, "min_advantage": era.min_advantage}
-    scale = logit_scale(entropy, advantages, mask, k=era.k, **bounds, check=check)
+    k = era.k if era.scales_logits else 1.0
+    scale = logit_scale(entropy, advantages, mask, k=k, **bounds, check=check)
     dropped = torch.zeros_like(mask)
-    if era.hold:
+    if era.enable and era.hold:
         # To first order a negative advantage raises the entropy H where the token is likelier than
         # exp(-H). Why below low the others go too is in docs/llm/when-it-holds.md.
         raises = log_probs + token_entropy > 0

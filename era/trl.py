@@ -28,7 +28,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from era.language import BelowLow, decide, loss_advantages, update_metrics
-from era.language_config import EraConfig, announce, refuse
+from era.language_config import EraConfig, announce, looks_like_era, refuse
 from era.log_probs import OUTSIDE_TOP_K_LOG_PROB
 from era.log_probs_fused import fused_branch_log_probs, fused_policy_terms
 from era.refusals import TRL
@@ -664,11 +664,13 @@ def _checked_config(trainer: EraMixin, arguments: tuple[Any, ...]) -> EraGRPOCon
 
     # A field that was misspelt after the construction would be ignored.
     known = [field.name for field in dataclasses.fields(config)]
-    if unknown := [n for n in vars(config) if n.startswith("era") and n not in known]:
+    if unknown := [n for n in vars(config) if n not in known and looks_like_era(n)]:
         raise TypeError(
             f"{type(config).__name__} has no {', '.join(unknown)}, which was set on it. Its "
             f"fields are {', '.join(n for n in known if n.startswith('era_'))}."
         )
+    if problems := config.era_config().problems_without_enable("era_"):  # set after it, too
+        raise ValueError(*problems)
     return config
 
 

@@ -9,6 +9,7 @@ python3 -m examples.trl_grpo --model Qwen/Qwen2.5-0.5B-Instruct --low 0.45
 import argparse
 import re
 
+import torch
 from datasets import Dataset
 
 from era.trl import EraGRPOConfig, EraGRPOTrainer
@@ -39,6 +40,7 @@ arguments = EraGRPOConfig(
     learning_rate=1e-6,
     logging_steps=1,
     report_to=[],
+    bf16=torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
     era_enable=True,  # stderr says "ERA is on", with the settings
     era_low=options.low,
     era_k=options.k,

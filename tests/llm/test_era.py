@@ -2,6 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """era/language.py against independent computations in plain Python and fp64."""
 
+import dataclasses
 import inspect
 import math
 import re
@@ -126,6 +127,8 @@ def test_a_decision_is_that_of_the_definitions(era, k, fields):
     assert (found.advantages is advantages) == (not fields)
     wanted = eq_llm.metrics(entropy, mask, scale, dropped, low, high)
     assert era.update_metrics(found.sums.stacked()) == pytest.approx(wanted, rel=1e-12)
+    off = era.decide(entropy, log_p, advantages, mask, dataclasses.replace(config, enable=False))
+    assert (off.scale == 1).all() and not off.dropped.any() and off.advantages is advantages
 
 
 def test_advice_comes_once_when_most_updates_lost_the_bound(era):

@@ -259,7 +259,7 @@ def test_fused_makes_neither_logits_nor_needless_gradients(frozen, small_parts):
 def test_wrong_arguments_are_named():
     logits, labels = torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.long)
     for word, use in {
-        "labels have": lambda: logprobs(logits, labels[0], None, 2),
+        "labels have": lambda: logprobs(logits, labels[0], top_k=2),
         "logit_scale has": lambda: logprobs(logits, labels, torch.ones(3)),
         "temperature has": lambda: policy_terms(logits, labels, temperature=torch.ones(2)),
         "mask has": lambda: branch_log_probs(logits, labels, 2.0, mask=torch.ones(3, 2)),
