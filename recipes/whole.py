@@ -2,32 +2,23 @@
 # Copyright 2026 The ERA overlays authors
 """Whether the folder of a run holds all of it: every row that a run with its settings writes.
 
-A run that was cut, half copied or lost some of its rows must not count as a result, whatever its run.json says. At
-which steps a host writes rows is said in the host's own file, by `rows` of its script in recipes/control.
+A run that was cut, half copied or lost some of its rows must not count as a result, whatever its run.json says.
+recipes/rows.py says at which steps a host writes rows.
 """
 
 import json
-import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from recipes import curves, run_json
+from recipes.rows import LONGEST_EPISODE, expected_rows
 
 EVALUATION = "summary.json"  # of recipes/llm/evaluate.py
-# In steps. PPO ends with the episode in which it reaches its last step, and TD-MPC2 evaluates after one.
-LONGEST_EPISODE = 1000
 
 
 class Incomplete(ValueError):
     """A folder does not hold all of its run; the message says what is missing."""
-
-
-class Rows(NamedTuple):
-    """The steps at which a whole run has a row, in order, and how many steps later each may come."""
-
-    steps: Iterable[int]
-    later: int = 0
 
 
 def incomplete_because(folder: Path, steps: int | None = None) -> str:
@@ -108,18 +99,6 @@ def first_lacking(record: dict[str, Any], total: int, steps: Collection[int], co
         if step not in steps and not any(at in steps for at in range(step + 1, step + rows.later + 1)):
             return step
     return None
-
-
-def expected_rows(record: dict[str, Any], total: int, column: str = "") -> Rows:
-    """The rows of a whole run, or those with a value in the column: by the rule of its host, else one for every step
-    behind the one that its command resumes from, as verl's stage 2 does from stage 1."""
-    from recipes.control import HOSTS  # its scripts need grid.py, which needs this file
-
-    if record.get("host") in HOSTS:
-        return HOSTS[record["host"]].rows(record, total, column)
-    command = "\n".join(map(str, record.get("command") or []))
-    before = re.findall(r"resume_from_path=.*global_step_([0-9]+)", command)
-    return Rows(range(1 + int(before[-1]) if before else 1, total + 1))
 
 
 def _check_evaluation(file: Path) -> None:

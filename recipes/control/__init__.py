@@ -7,5 +7,4 @@ from recipes.control.ppo import PPO
 from recipes.control.sac import SAC
 from recipes.control.tdmpc2 import TDMPC2
 
-HOSTS = {script.host: script for script in (FastTD3, PPO, SAC, TDMPC2)}  # by the host in run.json
-SCRIPTS = {name: script for script in HOSTS.values() for name in script.experiments}  # by experiment
+SCRIPTS = {name: script for script in (FastTD3, PPO, SAC, TDMPC2) for name in script.experiments}  # by experiment

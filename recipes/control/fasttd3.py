@@ -2,17 +2,14 @@
 # Copyright 2026 The ERA overlays authors
 """The paper's experiments with FastTD3 and FastSAC-ERA."""
 
-import math
 import re
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from recipes import run_json, whole
 from recipes.control.script import CURVES, Agent, ControlScript, Grid, code_of
 from recipes.grid import LOG, Run
-from recipes.run_json import setting
 
 # tab. continuous_envs2
 TASKS = tuple(
@@ -61,16 +58,6 @@ class FastTD3(ControlScript):
         last = [word for word in added if word.replace("-", "_") in ("__cuda", "__no_cuda")][-1:]
         if last and "no" in last[0]:
             self.gpus = 0
-
-    @staticmethod
-    def rows(record: dict[str, Any], total: int, column: str = "") -> whole.Rows:
-        """One for every 100 steps, once it trains and measures its speed; some of them have an evaluation."""
-        first = setting(record, "learning_starts", 10) + max(1, setting(record, "measure_burnin", 3))
-        steps = range(math.ceil(first / 100) * 100, total, 100)
-        if not column.startswith("eval_"):
-            return whole.Rows(steps)
-        every = setting(record, "eval_interval", 5000)
-        return whole.Rows(step for step in steps if every and step % every == 0)
 
     def default_output(self) -> Path:
         return self.root / "output/era"

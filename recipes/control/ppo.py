@@ -5,13 +5,10 @@
 import math
 import zipfile
 from pathlib import Path
-from typing import Any
 
 from era.gaussian_defaults import PPO_TARGET
 from recipes.control.script import CURVES, Agent, ControlScript, Grid
 from recipes.grid import Run
-from recipes.run_json import setting
-from recipes.whole import Rows
 
 TASKS = ("HalfCheetah-v4", "Hopper-v4", "Walker2d-v4", "Ant-v4")
 CHEETAH = TASKS[:1]
@@ -76,11 +73,6 @@ class PPO(ControlScript):
 
     def flags(self, task: str, agent: Agent, seed: int) -> tuple[str, ...]:
         return ("--env", task, "--seed", str(seed), "--csv_path", CURVES, "--fast", *agent.flags)
-
-    @staticmethod
-    def rows(record: dict[str, Any], total: int, column: str = "") -> Rows:
-        every = setting(record, "evaluate_freq", 5000)
-        return Rows(range(every, total + 1, every))
 
     def checkpoint(self, run: Run) -> Path | None:
         """The checkpoint, which the script finds by itself; it writes the first one a minute after its start.

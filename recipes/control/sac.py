@@ -2,12 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """The paper's experiments with SAC, OBAC and their ERA agents, by sbx (JAX), and two of CPU size."""
 
-from itertools import chain
-from typing import Any
-
 from recipes.control.script import Agent, ControlScript, Grid
-from recipes.run_json import setting
-from recipes.whole import Rows
 
 HUMANOIDBENCH = tuple(f"h1-{task}-v0" for task in ("walk", "run", "stand", "hurdle", "stair", "crawl"))
 THREE = ("h1-run-v0", "h1-hurdle-v0", "h1-stair-v0")  # "three challenging" ones; the paper does not name them
@@ -96,9 +91,3 @@ class SAC(ControlScript):
 
     def flags(self, task: str, agent: Agent, seed: int) -> tuple[str, ...]:
         return ("--task", task, "--seed", str(seed), *agent.flags)
-
-    @staticmethod
-    def rows(record: dict[str, Any], total: int, column: str = "") -> Rows:
-        """One for each evaluation, the last one at the end."""
-        every = setting(record, "eval_every", 5000)
-        return Rows(chain(range(every, total, every), [total]))

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from recipes import PROJECT, UserError, curves, launch_options, run_json
 from recipes.grid import Run, TrainingScript
-from recipes.whole import Rows
 
 CURVES = "train.csv"
 
@@ -57,16 +56,6 @@ class ControlScript(TrainingScript):
     @abc.abstractmethod
     def flags(self, task: str, agent: Agent, seed: int) -> tuple[str, ...]:
         """The flags of the script that choose this task, agent and seed."""
-
-    @staticmethod
-    @abc.abstractmethod
-    def rows(record: dict[str, Any], total: int, column: str = "") -> Rows:
-        """The rows of train.csv that a whole run writes, or those with a value in the column.
-
-        Args:
-            record: the run's run.json, which has its settings or the command that has them.
-            total: the steps that were asked for.
-        """
 
     def default_output(self) -> Path:
         """The folder of the runs where OUTPUT is not set."""
