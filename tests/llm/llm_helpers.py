@@ -39,7 +39,7 @@ def take_steps(tree, settings, processes=1, script=ACTOR_STEP, python=sys.execut
         files = [f"{folder}/settings.json", f"{folder}/results.pt"]
         Path(files[0]).write_text(json.dumps(settings))
         command = [python, "-W", "ignore", *launcher, script, *files]
-        result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
+        result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=3600)
         assert result.returncode == 0, result.stdout + result.stderr
         return torch.load(files[1], weights_only=False)
 

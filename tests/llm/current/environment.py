@@ -38,7 +38,7 @@ def run(script, *arguments, verl=None, environment=None, folder=None):
     paths = [*([verl] if verl else []), Path(__file__).parent, Path(__file__).parents[1], ROOT]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"} | (environment or {})
     command = [sys.executable, "-W", "ignore", *map(str, script), *map(str, arguments)]
-    return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=900)
+    return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=3600)
 
 
 def take_steps(version, settings, processes=1):

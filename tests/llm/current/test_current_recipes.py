@@ -73,7 +73,7 @@ def start(name, *overrides, **variables):
     own = {"HOME": "/home/me", "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
     own |= {"PATH": os.environ["PATH"], "PYTHONPATH": str(environment.tree_of("0.9.1"))}
     command = ["bash", RECIPES / f"run_{name}.sh", *overrides]
-    return subprocess.run(command, env={**own, **variables}, capture_output=True, text=True, timeout=900)
+    return subprocess.run(command, env={**own, **variables}, capture_output=True, text=True, timeout=3600)
 
 
 def overrides_of(name, **variables):
