@@ -78,6 +78,8 @@ def attach_era(
     """
     # What would not reach the activation, or would have it twice.
     name = type(model).__name__
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"The first argument is {model!r}, not a Module. Nothing was attached.")
     made = isinstance(model, (torch.jit.ScriptModule, torch.fx.GraphModule))
     if made or hasattr(model, "_orig_mod") or isinstance(getattr(model, "module", None), nn.Module):
         raise TypeError(

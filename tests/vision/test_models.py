@@ -312,7 +312,7 @@ def test_other_models_are_refused(door, timm, resnet):
     wrapped = [torch.compile(resnet), torch.nn.DataParallel(resnet), timm.utils.ModelEmaV3(resnet)]
     traced, patched = torch.fx.symbolic_trace(resnet), timm.create_model("test_resnet", num_classes=10)
     traced.num_classes, patched.forward = 10, lambda images: images
-    for model in (*wrapped, traced, patched, torch.nn.Linear(3, 10)):
+    for model in (*wrapped, traced, patched, torch.nn.Linear(3, 10), H0):
         cls = type(model)
         with pytest.raises(TypeError, match="Nothing was attached"):
             door.attach_era(model, H0)
