@@ -81,7 +81,7 @@ class Setting:
 SETTINGS = {
     **{start: Setting(start) for start in ("easy", "few", "trap", "leaders")},
     "easy, step x 4": Setting(step=4, updates=600),
-    "and 4 x answers": Setting(step=4, updates=600, groups=16),
+    "step, answers x 4": Setting(step=4, updates=600, groups=16),
     "easy, bound 0.6": Setting(updates=1200, low=0.6),
     "easy, bound 2.0": Setting(updates=1200, low=2.0),
 }

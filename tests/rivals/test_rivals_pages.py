@@ -241,11 +241,11 @@ def test_what_is_said_of_different_answers_and_of_prompts_given_up():
         for arm in (("era", "0.45"), ("adaptive-mean", "0.7"), ("grpo", "0.25"))
     )
     assert f"ERA has {era:.0f} different right answers at the hottest temperature at which .95 are right" in page
-    assert f"a bonus with a controller {bonus:.0f}, GRPO with a quarter of the learning rate {slow:.0f}" in page
+    assert f"an adaptive bonus {bonus:.0f}, GRPO with a quarter of the learning rate {slow:.0f}" in page
     fresh = mean("chain", "era", "0.45", FRESH_SEEDS, "pass_at_1")
     two, grpo = (mean("chain", *arm, TUNING_SEEDS, "pass_at_1") for arm in (("era", "0.45"), ("grpo", "1")))
-    said = f"{fresh:.2f}; on the two seeds that GRPO has it is {two:.2f}, GRPO's {grpo:.2f}"
-    assert f"ERA's accuracy there is {said}".replace("0.", ".") in page
+    said = f"{fresh:.2f} there; on the two seeds on which GRPO ran it is {two:.2f}, and GRPO's {grpo:.2f}"
+    assert f"ERA's accuracy is {said}".replace("0.", ".") in page
     half, full = (mean("chain-goal", "grpo", rate, TUNING_SEEDS, "pass_at_32") for rate in ("0.5", "1"))
     said = f"for {half:.2f} of them at half the learning rate, and for {full:.2f} at the full one (two seeds)"
     assert said.replace("0.", ".") in page
