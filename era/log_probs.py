@@ -211,7 +211,6 @@ def logprobs(
     logits: torch.Tensor,
     labels: torch.Tensor,
     logit_scale: Optional[torch.Tensor] = None,
-    *,
     top_k: Optional[int] = None,
     inplace_backward: bool = False,
 ) -> torch.Tensor:
