@@ -3,8 +3,7 @@
 """ERA as a plug-in of Axolotl's GRPO; docs/llm/axolotl.md shows the YAML that switches it on.
 
 Axolotl's GRPO trainer is derived from TRL's and leaves its loss alone, so era.trl does the work.
-Here are the plug-in's fields, the check of the user's file, and the choice of the trainer; what is
-refused is declared in era/refusals.py.
+Here are the plug-in's fields, the check of the user's file, and the choice of the trainer.
 
 Axolotl 0.21 loads the plug-in in every training, by the entry point in pyproject.toml, so that
 era_enable is not ignored where a file does not list it. A file without ERA is left alone, and
@@ -19,11 +18,27 @@ from typing import Any, Iterator, Mapping, Optional
 import pydantic
 from axolotl.integrations.base import BasePlugin
 
-from era.language_config import EraConfig, announce, misplaced, refuse
-from era.refusals import AXOLOTL
+from era.language_config import EraConfig, Refusal, announce, misplaced, refuse
 
 _PLUGIN, _TRAINER = "era.axolotl.EraPlugin", "era.axolotl.EraAxolotlGRPOTrainer"
 _TYPES = {f"era_{field.name}": field.type for field in dataclasses.fields(EraConfig)}
+
+REFUSED = {
+    "rl": Refusal("`rl` other than grpo or gdpo", "ERA is for GRPO", "Set it to grpo or gdpo"),
+    "context parallelism": Refusal(
+        "`context_parallel_size` above 1",
+        "it splits an answer, whose tokens ERA compares",
+        "Set it to 1",
+    ),
+    **{
+        name: Refusal(
+            f"`trl.{name}`",
+            "it takes a trainer of Axolotl's in which ERA was not tried",
+            "Leave it out",
+        )
+        for name in ("async_prefetch", "use_data_producer")
+    },
+}
 
 # What Axolotl keeps of a YAML file: it drops every other key without a word.
 EraArgs = pydantic.create_model(
@@ -126,7 +141,7 @@ class EraPlugin(BasePlugin):
             "async_prefetch": trl.get("async_prefetch"),
             "use_data_producer": trl.get("use_data_producer"),
         }
-        refuse(AXOLOTL, present if enable else {}, "era_enable=True", problems)
+        refuse(REFUSED, present if enable else {}, "era_enable=True", problems)
         if enable:
             cfg["trainer_cls"] = cfg.get("trainer_cls") or _TRAINER
 

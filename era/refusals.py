@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright 2026 The ERA overlays authors
-"""What is not supported with ERA in the trainers of language models, and what to do instead.
+"""What is not supported with ERA in verl 0.9 and TRL, and what to do instead.
 
-These are declarations by name, and need none of the frameworks. Whether a training has one is found
-out in the plug-in of its framework; in verl 0.9 by era/verl/config.py and worker.py, and for fused
-kernels by era/fused_head.py. Those of verl v0.4.1, and what 0.9 shares with it, are in
-era/language_config.py, because a patched checkout has that file alone.
+These are declarations by name, and need neither framework. Whether a training has one is found out
+in TRL by era/trl.py, in verl by era/verl/config.py and worker.py, and for fused kernels by
+era/fused_head.py. Those of verl v0.4.1, and what 0.9 shares with it, are in era/language_config.py,
+because a patched checkout has that file alone. Other frameworks have theirs in their plug-in.
 """
 
 from era.language_config import (
@@ -253,49 +253,3 @@ TRL = {
         "Set router_aux_loss_coef=0.0",
     ),
 }
-
-AXOLOTL = {
-    "rl": Refusal("`rl` other than grpo or gdpo", "ERA is for GRPO", "Set it to grpo or gdpo"),
-    "context parallelism": Refusal(
-        "`context_parallel_size` above 1",
-        "it splits an answer, whose tokens ERA compares",
-        "Set it to 1",
-    ),
-    **{
-        name: Refusal(
-            f"`trl.{name}`",
-            "it takes a trainer of Axolotl's in which ERA was not tried",
-            "Leave it out",
-        )
-        for name in ("async_prefetch", "use_data_producer")
-    },
-}
-
-# By the names of slime's arguments, the values that they must have.
-SLIME_NEEDS = {
-    "context_parallel_size": 1,
-    "rollout_top_p": 1.0,
-    "use_rollout_logprobs": False,
-    "use_tis": False,
-    "get_mismatch_metrics": False,
-    "use_opsm": False,
-    "keep_old_actor": False,
-    "entropy_coef": 0,
-    "save_debug_train_data": None,
-    "kl_loss_coef": 0,
-}
-SLIME = {
-    name: Refusal(
-        f"`{name}` other than {value}",
-        "nobody has made it right with scaled logits, or shown it to be right with k = 1",
-        f"Set it to {value}",
-    )
-    for name, value in SLIME_NEEDS.items()
-}
-SLIME["several updates"] = Refusal(
-    "several updates a rollout",
-    "slime keeps no entropies of the policy that sampled, by which ERA decides",
-    "Set global_batch_size to rollout_batch_size times n_samples_per_prompt",
-)
-for _name in ("top_k", "schedule_steps"):
-    SLIME[_name] = Refusal(f"`era.{_name}`", "era.slime does not have it", "Leave it out")

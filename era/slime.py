@@ -5,7 +5,7 @@
 slime's own policy loss runs on scaled logits. With one update a rollout its ratio is 1, so the
 log-probs that slime made before are left out, and the entropies of this update are those of the
 policy that they stand for. Masks, clipping and aggregation are slime's, and so are the advantages
-unless hold or scale_advantages changes them. What is refused is declared in era/refusals.py.
+unless hold or scale_advantages changes them.
 """
 
 import dataclasses
@@ -16,8 +16,36 @@ import torch
 from slime.backends.megatron_utils import loss as upstream
 
 from era.language import decide
-from era.language_config import EraConfig, announce, misplaced, refuse
-from era.refusals import SLIME, SLIME_NEEDS
+from era.language_config import EraConfig, Refusal, announce, misplaced, refuse
+
+# By the names of slime's arguments, the values that they must have.
+NEEDED = {
+    "context_parallel_size": 1,
+    "rollout_top_p": 1.0,
+    "use_rollout_logprobs": False,
+    "use_tis": False,
+    "get_mismatch_metrics": False,
+    "use_opsm": False,
+    "keep_old_actor": False,
+    "entropy_coef": 0,
+    "save_debug_train_data": None,
+    "kl_loss_coef": 0,
+}
+REFUSED = {
+    name: Refusal(
+        f"`{name}` other than {value}",
+        "nobody has made it right with scaled logits, or shown it to be right with k = 1",
+        f"Set it to {value}",
+    )
+    for name, value in NEEDED.items()
+}
+REFUSED["several updates"] = Refusal(
+    "several updates a rollout",
+    "slime keeps no entropies of the policy that sampled, by which ERA decides",
+    "Set global_batch_size to rollout_batch_size times n_samples_per_prompt",
+)
+for _name in ("top_k", "schedule_steps"):
+    REFUSED[_name] = Refusal(f"`era.{_name}`", "era.slime does not have it", "Leave it out")
 
 _FIELDS = [field.name for field in dataclasses.fields(EraConfig)]
 
@@ -46,16 +74,16 @@ def config_of(args: Any) -> EraConfig:
     problems += [f"{key} would be ignored: it belongs in the group era." for key in outside]
     if "enable" not in group:
         problems.append("era.enable is missing: set it to true, or to false for no ERA.")
-    refuse(SLIME, {}, "era.enable=True", sorted(problems))
+    refuse(REFUSED, {}, "era.enable=True", sorted(problems))
 
     era = EraConfig(**group, prefix="era.")
-    refuse(SLIME, {}, "era.enable=True", era.problems_without_enable("era."))
+    refuse(REFUSED, {}, "era.enable=True", era.problems_without_enable("era."))
     if era.enable:
-        values = {name: getattr(args, name, needed) for name, needed in SLIME_NEEDS.items()}
+        values = {name: getattr(args, name, needed) for name, needed in NEEDED.items()}
         if not args.use_kl_loss:
             values["kl_loss_coef"] = 0
         present = {
-            name: value != SLIME_NEEDS[name] and f"{name}={value}" for name, value in values.items()
+            name: value != NEEDED[name] and f"{name}={value}" for name, value in values.items()
         }
 
         batch, samples = args.global_batch_size, args.rollout_batch_size * args.n_samples_per_prompt
@@ -63,7 +91,7 @@ def config_of(args: Any) -> EraConfig:
             f"global_batch_size={batch} of {samples} samples a rollout"
         )
         present |= {name: group.get(name) for name in ("top_k", "schedule_steps")}
-        refuse(SLIME, present, "era.enable=True")
+        refuse(REFUSED, present, "era.enable=True")
     return era
 
 
@@ -123,9 +151,8 @@ def loss(
             # NaN: no token of it counts
             entropies.append(decision.response_entropy.nan_to_num().expand(length))
             end += total
-            row_scale[0, end - length - 1 : end - 1, 0] = scales[
-                -1
-            ]  # a row predicts the next token
+            of_labels = slice(end - length - 1, end - 1)  # a row predicts the next token
+            row_scale[0, of_labels, 0] = decision.scale[0]
 
     # Without old log-probs slime takes those of this update, whose ratio is 1.
     batch = {**batch, "advantages": advantages}

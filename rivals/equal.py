@@ -10,6 +10,7 @@ seed. Curves are those of records/, and every number is a mean over WINDOW updat
 import numpy as np
 import pandas as pd
 
+from era.language import KEPT_WITHIN
 from rivals import records
 
 WINDOW = 15  # updates: three rows of curves.csv, without the noise of which no point could be found
@@ -73,3 +74,13 @@ def shortfall(run: pd.DataFrame, bound: float) -> dict[str, float]:
     lacking = bound - entropy.iloc[reached[0] :]
     rows = min(STRETCH // records.WINDOW, len(lacking))
     return {"mean": lacking.clip(lower=0).mean(), "worst": lacking.rolling(rows).mean().max()}
+
+
+def kept(run: pd.DataFrame, last: float, bound: float) -> bool:
+    """Whether a run kept its bound: it lacked at most KEPT_WITHIN in its last 10 updates and in its worst stretch.
+
+    Args:
+        last: mean H_resp of the last 10 updates, in nats.
+    """
+    lacking = max(bound - last, np.nan_to_num(shortfall(run, bound)["worst"]))
+    return lacking <= KEPT_WITHIN

@@ -10,7 +10,6 @@ from typing import Literal
 import pandas as pd
 from scipy import stats
 
-from era.language import KEPT_WITHIN
 from recipes.pages import table, wrapped
 from rivals import equal, llm, trl
 from rivals.comparisons import Curves, curves_by_key, curves_of, holm, joined, stopped_at, stopped_cell, stopped_table
@@ -155,15 +154,15 @@ def results_table(numbers: pd.DataFrame, recorded: pd.DataFrame, host: Host, tas
             continue
         runs = numbers.loc[keys]
         shortfalls = pd.DataFrame([equal.shortfall(recorded.loc[[key]], task.bound) for key in keys], runs.index)
-        is_kept = runs.training_response_entropy >= task.bound - KEPT_WITHIN
-        is_kept &= ~(shortfalls.worst > KEPT_WITHIN)  # NaN where the run never came down to the bound
+        entropy = runs.training_response_entropy
+        is_kept = [equal.kept(recorded.loc[[key]], entropy[key], task.bound) for key in keys]
         cells = [joined(runs[column], f".{digits}f") for column, digits in at_end.values()]
-        cells.append(joined(runs.training_response_entropy, ".2f"))
+        cells.append(joined(entropy, ".2f"))
         cells += [joined(shortfalls[which], ".2f").replace("nan", "-") for which in ("mean", "worst")]
         curves = [] if arm == grpo else task.curves(recorded, arm, grpo)
         compared = ((equal.ENTROPY, equal.REWARD), (equal.REWARD, equal.ENTROPY))
         beside_grpo = [stopped_cell(curves, by, column, 2) if curves else "-" for by, column in compared]
-        lines.append([name, *cells, f"{is_kept.sum()} of {len(keys)}", *beside_grpo])
+        lines.append([name, *cells, f"{sum(is_kept)} of {len(keys)}", *beside_grpo])
     heading = ["arm", *at_end, "H_resp, last 10 steps", "shortfall", "worst of 20 updates", "kept"]
     heading += ["reward at GRPO's H_resp", "H_resp at GRPO's reward"]
     if not lines:

@@ -4,7 +4,6 @@
 
 import pandas as pd
 
-from era.language import KEPT_WITHIN
 from recipes.pages import table
 from rivals import equal, records
 from rivals.comparisons import curves_by_key, curves_of, joined, stopped_cell
@@ -60,7 +59,11 @@ def results_table(numbers: pd.DataFrame, known: pd.DataFrame, task: str) -> str:
     for arm in ARMS[task]:
         runs, bound = rows_of_seeds(numbers, (task, *arm), SEEDS), 0.6 if arm == LOW else BOUND[task]
         cells = [joined(runs[column], f".{digits}f") for column, digits in MEASURES.values()]
-        cells.append(f"{(runs.training_response_entropy >= bound - KEPT_WITHIN).sum()} of {len(runs)}")
+        is_kept = [
+            equal.kept(known.loc[[(task, *arm, seed)]], entropy, bound)
+            for seed, entropy in runs.training_response_entropy.items()
+        ]
+        cells.append(f"{sum(is_kept)} of {len(runs)}")
         curves = curves_of(known, (task, *arm), (task, *GRPO), SEEDS)
         compared = ((equal.REWARD, equal.ENTROPY, 2), (equal.REWARD, "distinct_right", 1), (equal.ENTROPY, "reward", 2))
         has_steps = arm not in (GRPO, ANSWERS)  # the steps of the last are others

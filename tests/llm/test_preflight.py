@@ -509,6 +509,8 @@ def test_steps_that_verl_would_not_train_are_refused(check, tmp_path):
     def stage2(folder, **variables):
         return check(script="era_stage2_qwen2.5_math_7b", STAGE1_CKPT=str(folder), **variables)
 
+    assert check("trainer.save_freq=-1", TOTAL_STEPS="10") == "", "a trial"
+    assert "saves nothing in 11 steps" in check("trainer.save_freq=-1", TOTAL_STEPS="11")
     assert "after step 600, and TOTAL_STEPS=600 counts" in stage2(
         tmp_path / "stage1/global_step_600", TOTAL_STEPS="600"
     )

@@ -23,7 +23,7 @@ from llm_helpers import refused
 from megatron.core import mpu
 from slime.backends.megatron_utils import loss as upstream
 
-from era.refusals import SLIME
+from era.slime import REFUSED, config_of
 
 VOCABULARY, LOW, HIGH, TEMPERATURE, FRACTION = 32, 1.5, 2.5, 0.7, 0.25
 TOTALS, LENGTHS = [9, 12, 10, 7], [6, 8, 7, 3]
@@ -143,13 +143,11 @@ def test_the_update_is_that_of_the_equation_and_without_era_slimes(size, tmp_pat
     ],
 )
 def test_what_would_be_ignored_or_wrong_is_named(changes, expected):
-    from era.slime import config_of
-
     with pytest.raises(ValueError, match=expected):
         config_of(arguments(**changes))
 
 
-WRONG = {  # another value than SLIME_NEEDS has
+WRONG = {  # another value than NEEDED has
     "context_parallel_size": 2,
     "rollout_top_p": 0.9,
     "entropy_coef": 0.01,
@@ -159,10 +157,8 @@ WRONG = {  # another value than SLIME_NEEDS has
 OF_ERA = {"top_k": {"top_k": 20}, "schedule_steps": {"low_end": 0.5, "schedule_steps": 10}}
 
 
-@pytest.mark.parametrize("name", SLIME)
+@pytest.mark.parametrize("name", REFUSED)
 def test_whatever_is_declared_is_refused(name):
-    from era.slime import config_of
-
     config_of(arguments(use_kl_loss=True))  # a coefficient of 0, as in slime's scripts
     if name == "several updates":
         shown, changes = "global_batch_size=2 of 4 samples a rollout", {"global_batch_size": 2}
@@ -171,5 +167,5 @@ def test_whatever_is_declared_is_refused(name):
     else:
         value = WRONG.get(name, True)
         shown, changes = f"{name}={value}", {name: value, "use_kl_loss": True}
-    with refused(SLIME[name], shown):
+    with refused(REFUSED[name], shown):
         config_of(arguments(**changes))

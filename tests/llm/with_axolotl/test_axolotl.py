@@ -23,8 +23,7 @@ from axolotl.utils.schemas.config import AxolotlInputConfig  # noqa: E402
 from llm_helpers import refused  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
-from era.axolotl import EraPlugin  # noqa: E402
-from era.refusals import AXOLOTL  # noqa: E402
+from era.axolotl import REFUSED, EraPlugin  # noqa: E402
 
 PLUGIN = {"plugins": ["era.axolotl.EraPlugin"]}
 FIELDS = {"era_enable": True, "era_low": 2.85, "era_high": 3.0}
@@ -196,10 +195,10 @@ BREAKS = {  # by refusal, how it is shown, and what breaks it and no other
 }
 
 
-@pytest.mark.parametrize("name", AXOLOTL)
+@pytest.mark.parametrize("name", REFUSED)
 def test_whatever_is_declared_is_refused(name):
     shown, file = BREAKS[name]
-    with refused(AXOLOTL[name], shown):
+    with refused(REFUSED[name], shown):
         EraPlugin().register(DictDefault({**FILE, **ON, **file}))
 
 
