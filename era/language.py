@@ -30,7 +30,7 @@ from .language_config import EraConfig
 
 def _check(**fields: Any) -> None:
     """Raise ValueError for a value that EraConfig does not allow for the field of that name."""
-    EraConfig(**fields, prefix="")
+    EraConfig(**fields)
 
 
 def _check_shapes(
@@ -40,10 +40,10 @@ def _check_shapes(
 
     torch would broadcast some other shapes, along the wrong dimension.
     """
-    shape = tuple(mask.shape)
-    if len(shape) != 2:
-        raise ValueError(f"the mask's shape is {shape}; expected (responses, tokens).")
-    expected = {"token": (shape, of_tokens), "response": (shape[:1], of_responses or {})}
+    of_mask = tuple(mask.shape)
+    if len(of_mask) != 2:
+        raise ValueError(f"the mask's shape is {of_mask}; expected (responses, tokens).")
+    expected = {"token": (of_mask, of_tokens), "response": (of_mask[:1], of_responses or {})}
     for one, (shape, tensors) in expected.items():
         for name, tensor in tensors.items():
             if tuple(tensor.shape) != shape:

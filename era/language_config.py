@@ -127,7 +127,7 @@ class EraConfig:
     min_advantage: float = 0.0
     hold: bool = False
     compile: bool = True
-    prefix: dataclasses.InitVar[str] = f"{CONFIG_KEY}."
+    prefix: dataclasses.InitVar[str] = ""
 
     def __post_init__(self, prefix):
         wrong = [
@@ -155,7 +155,9 @@ class EraConfig:
                 is_switch = isinstance(getattr(cls, name, None), bool)
                 if is_switch and type(value) is int and value not in (0, 1):
                     raise ValueError(f"{CONFIG_KEY}.{name} is {value}; expected true or false.")
-            return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(cls), mapping or {}))
+            merged = OmegaConf.merge(OmegaConf.structured(cls), mapping or {})
+            fields = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
+            return cls(**fields, prefix=f"{CONFIG_KEY}.")
         except OmegaConfBaseException as error:
             key = ".".join(filter(None, (CONFIG_KEY, error.full_key)))
             raise ValueError(
@@ -633,5 +635,7 @@ def announce(era: EraConfig, always: bool = True) -> None:
         era: the configuration.
         always: False for upstream's own command, which says nothing where ERA is off.
     """
+    is_meter = era.enable and not era.changes_training
+    note = "; k=1 without hold only logs metrics" if is_meter else ""
     if always or era.enable:
-        print(f"ERA is {'on' if era.enable else 'off'}: {era}", file=sys.stderr)
+        print(f"ERA is {'on' if era.enable else 'off'}: {era}{note}", file=sys.stderr)

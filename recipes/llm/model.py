@@ -17,7 +17,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from recipes.llm.preflight import QWEN_MATH_POSITIONS, positions
+from recipes.llm.preflight_model import QWEN_MATH_POSITIONS, positions
 
 REVISIONS = {
     "Qwen2.5-Math-7B": "b101308fe89651ea5ce025f25317fea6fc07e96e",

@@ -26,12 +26,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from . import check_gpu_environment
-from .preflight_checkpoint import TRACKER as TRACKER  # "as": model.py, evaluate.py and others have it from here
 from .preflight_checkpoint import checkpoint_problems, reached_step
 from .preflight_data import VARIABLES, data_problems, missing_file
-from .preflight_model import QWEN_MATH_POSITIONS as QWEN_MATH_POSITIONS
 from .preflight_model import model_problems
-from .preflight_model import positions as positions
 from .preflight_settings import IS_PATCHED_CHECKOUT, longest_sequence, setting_problems, uses_critic
 
 if IS_PATCHED_CHECKOUT:

@@ -51,7 +51,7 @@ def test_bad_values_are_refused_with_the_full_key(name):
 )
 def test_bad_values_in_python(fields):
     with pytest.raises(ValueError, match=rf"^{next(iter(fields))} is .*; expected"):
-        EraConfig(**fields, prefix="")
+        EraConfig(**fields)
 
 
 def test_a_schedule_is_linear_and_stays_at_its_end():
@@ -69,7 +69,7 @@ def test_a_schedule_is_linear_and_stays_at_its_end():
 def test_half_a_schedule_is_refused_and_one_longer_than_the_training_is_named():
     for fields in ({"low_end": 0.2}, {"high_end": 1.0}, {"high": math.inf, "high_end": 1.0, "schedule_steps": 5}):
         with pytest.raises(ValueError, match="(schedule_steps|high_end) is .*; expected"):
-            EraConfig(**fields, prefix="")
+            EraConfig(**fields)
     era = EraConfig(enable=True, low_end=0.2, schedule_steps=40)
     assert "this training has 30 updates" in era.schedule_exceeds(30)
     assert not era.schedule_exceeds(40) and not era.schedule_exceeds(-1)
@@ -95,6 +95,8 @@ def test_era_is_said_to_be_on_and_fields_without_enable_are_refused(capsys):
     for era, said in (({}, ""), ({"enable": True}, "ERA is on: EraConfig(enable=True")):
         check_trainer_config({"actor_rollout_ref": {"actor": {"era": era}}})
         assert capsys.readouterr().err.startswith(said) if said else not capsys.readouterr().err
+    check_trainer_config({"actor_rollout_ref": {"actor": {"era": {"enable": True, "k": 1}}}})
+    assert capsys.readouterr().err.endswith("; k=1 without hold only logs metrics\n")
     with pytest.raises(ValueError, match=rf"{KEY}\.k, {KEY}\.hold without {KEY}\.enable=True, so that this would"):
         check_trainer_config({"actor_rollout_ref": {"actor": {"era": {"k": 3, "hold": True}}}})
 
