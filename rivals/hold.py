@@ -198,7 +198,7 @@ def p_values(numbers: pd.DataFrame, host: Host, task: Task, name: str, rival: Ar
 def host_tables(numbers: pd.DataFrame, host: Host, tasks: Sequence[Task], holm_place: str) -> dict[str, str]:
     """The tables of one host, by the names of their places in the page; holm_place: of the sentence on Holm's."""
     recorded, tables = curves_by_key(host.curves), {}
-    tested, tested_with_grpo, is_complete = {}, {}, True
+    tested, tested_with_grpo = {}, {}
     for task in tasks:
         (_, hold_8), *rivals = [*task.arms.items()][: RIVALS + 1]
         curves = {name: task.curves(recorded, hold_8, arm) for name, arm in rivals}
@@ -211,18 +211,18 @@ def host_tables(numbers: pd.DataFrame, host: Host, tasks: Sequence[Task], holm_p
             needed = trl.HOLD_SEEDS if host is TRL else task.seeds
             pairs = curves_of(recorded, (task.name, *hold_8), (task.name, *arm), needed)
             if len(pairs) < len(needed):
-                is_complete = False
                 continue
             of_rival = p_values(numbers, host, task, name, arm, curves[name])
             tested |= of_rival
             if name == "GRPO" and task.decides:
                 tested_with_grpo |= {of: value for of, value in of_rival.items() if of.endswith("at equal H_resp")}
 
-    waits = "it waits for the runs that are missing"
-    of_all = "; ".join(holm(tested, COMPARISONS)) or "none" if is_complete else waits
-    of_two = "; ".join(holm(tested_with_grpo, 2)) or "none" if len(tested_with_grpo) == 2 else waits
+    # A comparison that lacks a run counts in the correction, as one that shows nothing.
+    of_all = "; ".join(holm(tested, COMPARISONS)) or "none"
+    of_two = "; ".join(holm(tested_with_grpo, 2)) or "none"
     text = f"of the two that decide: {of_two}. Of all {COMPARISONS}" if host is TRL else f"of all {COMPARISONS}"
-    return {**tables, holm_place: f"After Holm's correction, {text}: {of_all}."}
+    known = f"{len(tested)} have all their runs" if len(tested) < COMPARISONS else ""
+    return {**tables, holm_place: f"After Holm's correction, {text}{known and f', of which {known}'}: {of_all}."}
 
 
 def panels(host: Host, tasks: Sequence[Task]) -> dict[str, tuple[Arm, float, pd.DataFrame]]:
