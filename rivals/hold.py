@@ -158,7 +158,9 @@ def results_table(numbers: pd.DataFrame, recorded: pd.DataFrame, host: Host, tas
         is_kept = [equal.kept(recorded.loc[[key]], entropy[key], task.bound) for key in keys]
         cells = [joined(runs[column], f".{digits}f") for column, digits in at_end.values()]
         cells.append(joined(entropy, ".2f"))
-        cells += [joined(shortfalls[which], ".2f").replace("nan", "-") for which in ("mean", "worst")]
+        for which in ("mean", "worst"):
+            never = shortfalls[which].isna().all()
+            cells.append("-" if never else joined(shortfalls[which], ".2f").replace("nan", "-"))
         curves = [] if arm == grpo else task.curves(recorded, arm, grpo)
         compared = ((equal.ENTROPY, equal.REWARD), (equal.REWARD, equal.ENTROPY))
         beside_grpo = [stopped_cell(curves, by, column, 2) if curves else "-" for by, column in compared]
