@@ -60,7 +60,7 @@ FASTTD3_CHECKOUT := $(FASTTD3_$(FASTTD3))/fasttd3
 
 .PHONY: help demo demo-trl demo-vision demo-control report apply status diff revert drift llm-smoke vision-smoke \
 	control-smoke rivals rivals-llm-hold rivals-trl rivals-control lint format docs test \
-	test-all test-grids test-verl-0.9 test-trl test-axolotl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-pins \
+	test-all test-sources test-grids test-verl-0.9 test-trl test-axolotl test-timm test-timm-1.0.28 test-fasttd3-229ed59 test-control test-pins \
 	test-release rehearse-llm rehearse-vllm rehearse-slurm timm-own-tests gpu-check \
 	floor-search entropy-search log-prob-search vision-models bench bench-actor bench-gpu bench-trl \
 	bench-megatron clean given-python patched-verl patched-timm patched-fasttd3
@@ -146,12 +146,17 @@ format: $(call ready,lint)
 # would start as many threads as there are cores, and inductor a pool of compilers.
 TESTS := env OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(CPU) -m pytest -q -n 2 --no-loadscope-reorder \
 	--disable-warnings
+FAST := not slow and not grid and not search and not smoke and not rehearsal
 ## test: lint, and the fast tests: five minutes (PYTEST_ADDOPTS=-rs names what is skipped)
 test: lint $(call ready,cpu)
-	@$(TESTS) tests --dist loadfile -m "not slow and not grid and not search and not smoke and not rehearsal"
+	@$(TESTS) tests --dist loadfile -m "$(FAST)"
 ## test-all: these, whole trainings and demos (twelve minutes)
 test-all: lint $(call ready,cpu)
 	@$(TESTS) tests --dist loadfile -m "not grid and not search and not rehearsal and (slow or not smoke)"
+## test-sources: the fast tests on upstreams, from packages, as without a git server
+test-sources: $(call ready,cpu)
+	@cache=$$(mktemp -d); trap 'rm -rf "$$cache"' EXIT; export XDG_CACHE_HOME="$$cache"; \
+		GIT_CONFIG_GLOBAL="$$PWD/.ci/gitconfig-without-servers" $(TESTS) tests --dist loadfile -m "upstream and $(FAST)"
 ## test-grids: grids of real trainings (killed, resumed, in Slurm), benchmarks
 test-grids: $(call ready,cpu)
 	@$(CPU) -m pytest -q tests -m grid

@@ -49,8 +49,15 @@ def pytest_make_parametrize_id(val, argname):
     return argname if isinstance(val, str | bytes) and len(val) > 20 else None
 
 
+CHECKOUTS = {"patched_verl", "patched_ppo", "patched_tdmpc2", "patched_release", "trees_of"}  # fixtures below
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses among the marks
 def pytest_collection_modifyitems(config, items):
-    """SCRIPTS, or RUNS, chooses among the smoke runs: the tests of others are left out."""
+    """Mark what needs a checkout. SCRIPTS, or RUNS, chooses among the smoke runs: the tests of others are left out."""
+    for item in items:
+        if CHECKOUTS & {*item.fixturenames}:
+            item.add_marker("upstream")
     names = {*(os.environ.get("SCRIPTS") or os.environ.get("RUNS") or "").split()}
     needed = {item: {*mark.args} for item in items for mark in item.iter_markers("smoke")}
     known = set().union(*needed.values())

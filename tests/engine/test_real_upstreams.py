@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from kit import APPLY, PROJECT, git
 
+pytestmark = pytest.mark.upstream
+
 # Where a checkout has the file of the library, era/.
 LIBRARY = {
     "verl": ("verl/utils/era/language.py", "era/language.py"),
