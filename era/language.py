@@ -383,8 +383,7 @@ def next_coefficient(
 # A bound counts as kept while the mean H_resp of an update is at most this far below it, in nats:
 # ERA acts only below the bound, so where it holds one, H_resp stays a little below.
 KEPT_WITHIN = 0.1
-# What is advised with hold: of 2, 4 and 8 this kept a pretrained model's bound best
-# (docs/rivals/trl-hold.md).
+# What is advised with hold: of 2, 4 and 8 the one that most runs had (docs/rivals/trl-hold.md).
 HOLD_K = 8
 
 

@@ -60,7 +60,11 @@ def stopped_at(curves: Curves, by: str, columns: Iterable[str]) -> pd.DataFrame:
 
 
 def stopped_table(
-    first: str, name: str, lines: Iterable[tuple[str, Curves]], of: Mapping[str, Mapping[str, int]]
+    first: str,
+    name: str,
+    lines: Iterable[tuple[str, Curves]],
+    of: Mapping[str, Mapping[str, int]],
+    last: tuple[str, Mapping[str, str]] = ("", {}),
 ) -> str:
     """A line per arm whose curves are there: its end beside a rival, stopped where that has the same reward or H_resp.
 
@@ -68,6 +72,7 @@ def stopped_table(
         first: the heading of the lines' names.
         name: of the rival.
         of: what is equal; what is compared there, and decimals.
+        last: the heading of a last column, and its cells by the lines' names; "" for none.
     """
     heading, rows = [first], []
     for by, columns in of.items():
@@ -83,6 +88,9 @@ def stopped_table(
             found = stopped_at(curves, by, columns)
             rows[-1].append("never" if found.step.isna().all() else f"{found.step.mean():.0f}")
             rows[-1] += [stopped_cell(curves, by, column, digits) for column, digits in columns.items()]
+    if last[0]:
+        heading.append(last[0])
+        rows = [[*row, last[1][row[0]]] for row in rows]
     return table(heading, rows) if rows else "No pair of arms has finished."
 
 

@@ -12,7 +12,17 @@ from scipy import stats
 
 from recipes.pages import table, wrapped
 from rivals import equal, llm, trl
-from rivals.comparisons import Curves, curves_by_key, curves_of, holm, joined, stopped_at, stopped_cell, stopped_table
+from rivals.comparisons import (
+    Curves,
+    curves_by_key,
+    curves_of,
+    difference,
+    holm,
+    joined,
+    stopped_at,
+    stopped_cell,
+    stopped_table,
+)
 from rivals.rule import rows_of_seeds
 
 Arm = tuple[str, str]  # method and setting
@@ -173,7 +183,12 @@ def results_table(numbers: pd.DataFrame, recorded: pd.DataFrame, host: Host, tas
 
 
 def not_run_line(names: Sequence[str]) -> list[str]:
-    return [f"Not run: {'; '.join(names)}."] if names else []
+    values: dict[str, list[str]] = {}  # of k, by what precedes it
+    for name in names:
+        arm, _, k = name.partition(", k = ")
+        values.setdefault(arm, []).append(k)
+    arms = (f"{arm}, k = {', '.join(of_arm)}" if of_arm[0] else arm for arm, of_arm in values.items())
+    return [f"Not run: {'; '.join(arms)}."] if names else []
 
 
 def p_value(differences: pd.Series) -> float:
@@ -197,6 +212,20 @@ def p_values(numbers: pd.DataFrame, host: Host, task: Task, name: str, rival: Ar
     return by_title
 
 
+def at_end(numbers: pd.DataFrame, host: Host, task: Task) -> tuple[str, dict[str, str]]:
+    """What `task.tested_at_end` is called, and HOLD_8 minus each arm in it, over the seeds that both have."""
+    if not task.tested_at_end:
+        return "", {}
+    digits = {column: digits for column, digits in host.at_end_if_tested.values()}.get(task.tested_at_end, 2)
+    names = {column: name for name, (column, _) in host.at_end_if_tested.items()}
+    ends, cells = numbers[task.tested_at_end], {}
+    for name, arm in task.arms.items():
+        seeds = [s for s in task.seeds if {task.run(task.arms[HOLD_8], s), task.run(arm, s)} <= {*ends.index}]
+        held, other = (rows_of_seeds(ends, (task.name, *which), seeds) for which in (task.arms[HOLD_8], arm))
+        cells[name] = difference(held, other, digits) if seeds else "-"
+    return f"{names.get(task.tested_at_end, task.tested_at_end)} at the end", cells
+
+
 def host_tables(numbers: pd.DataFrame, host: Host, tasks: Sequence[Task], holm_place: str) -> dict[str, str]:
     """The tables of one host, by the names of their places in the page; holm_place: of the sentence on Holm's."""
     recorded, tables = curves_by_key(host.curves), {}
@@ -207,7 +236,9 @@ def host_tables(numbers: pd.DataFrame, host: Host, tasks: Sequence[Task], holm_p
         title = f"{task.name} {task.label}"
         tables |= {
             f"results {title}": results_table(numbers, recorded, host, task),
-            f"rivals {title}": stopped_table("hold with k = 8, beside", "it", curves.items(), host.when_stopped),
+            f"rivals {title}": stopped_table(
+                "hold with k = 8, beside", "it", curves.items(), host.when_stopped, at_end(numbers, host, task)
+            ),
         }
         for name, arm in rivals:
             needed = trl.HOLD_SEEDS if host is TRL else task.seeds

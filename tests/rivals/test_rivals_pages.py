@@ -243,7 +243,7 @@ def test_what_is_said_of_different_answers_and_of_prompts_given_up():
         for arm in (("era", "0.45"), ("adaptive-mean", "0.7"), ("grpo", "0.25"))
     )
     assert f"ERA has {era:.0f} different right answers at the hottest temperature at which .95 are right" in page
-    assert f"an adaptive bonus {bonus:.0f}, GRPO with a quarter of the learning rate {slow:.0f}" in page
+    assert f"a bonus on mean entropy {bonus:.0f}, GRPO with a quarter of the learning rate {slow:.0f}" in page
     fresh = mean("chain", "era", "0.45", FRESH_SEEDS, "pass_at_1")
     two, grpo = (mean("chain", *arm, TUNING_SEEDS, "pass_at_1") for arm in (("era", "0.45"), ("grpo", "1")))
     said = f"{fresh:.2f} there; on the two seeds on which GRPO ran it is {two:.2f}, and GRPO's {grpo:.2f}"
