@@ -258,8 +258,8 @@ def decide(
     """What an update does with each token of a batch, by the policy that sampled the batch.
 
     Every framework asks this, before the first update with these responses; a response is decided
-    about by itself, so a batch may come in parts. Where several updates follow, the scale and what
-    is dropped travel with the batch: a later policy would decide otherwise.
+    about by itself, so a batch may come in parts. Where several updates follow, what is decided
+    travels with the batch: a later policy would decide otherwise.
 
     Args:
         token_entropy: of the policy that sampled, (bsz, T) in nats, any floating dtype.

@@ -88,7 +88,8 @@ class EraConfig:
         enable: False leaves the trainer as it is upstream.
         low: omega_low in nats; a response below it is updated as if drawn from a sharpened policy,
             which flattens the policy.
-        high: omega_high in nats, `inf` for none; a response above it is flattened.
+        high: omega_high in nats, `inf` for none; a response above it is updated as if drawn from a
+            flattened policy, which sharpens the policy.
         low_end, high_end: what low and high become, linearly over the first `schedule_steps`
             updates, and then stay; None leaves them as they are. The paper has no schedule.
         schedule_steps: how many updates that takes, a whole number >= 1; None without a schedule.

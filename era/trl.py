@@ -125,7 +125,7 @@ class EraGRPOConfig(GRPOConfig):
 
     era_enable: bool = _field("enable", "switch it on.")
     era_low: float = _field("low", "omega_low in nats; responses below it flatten the policy.")
-    era_high: float = _field("high", "omega_high in nats; one above it is flattened; inf: none.")
+    era_high: float = _field("high", "omega_high in nats; above it the policy sharpens; inf: none.")
     era_low_end: Optional[float] = _field("low_end", "omega_low after era_schedule_steps.")
     era_high_end: Optional[float] = _field("high_end", "omega_high after era_schedule_steps.")
     era_schedule_steps: Optional[int] = _field("schedule_steps", "optimizer steps until then.")
@@ -221,7 +221,7 @@ class EraMixin:
         # What one of the methods below leaves to the next.
         self.era_config = self.args.era_config()
         self._era_update = None  # an _Update, while the loss of its micro-batch is computed
-        self._era_sampled = None  # ids and Branches, while a batch is generated and scored
+        self._era_sampled = None  # a dict for each pass, while a batch is generated and scored
         self._era_acted = False  # since the last step of the optimizer
         self._era_sums = None  # this process's, of the decisions since the last step
 
@@ -265,8 +265,9 @@ class EraMixin:
 
         # TRL shuffles and splits what this adds with the rest of the batch.
         self._era_decide(branches["entropy"], branches["original"], output, mask)
-        output["era_original_old_log_probs"], scale = old, output["era_logit_scale"]
+        output["era_original_old_log_probs"] = old
         if self.era_config.scales_logits:
+            scale = output["era_logit_scale"]
             index = torch.where(scale == 1, 0, torch.where(scale > 1, 1, 2)).unsqueeze(-1)
             scaled = branches["scaled"].gather(-1, index).squeeze(-1)
             # A token outside the mask, a tool's say, has no ratio: its old log-prob is 0, as its
@@ -470,7 +471,7 @@ class EraMixin:
 
         # Without images the rows are split here, as TRL splits them.
         experts = options.pop("compute_aux_loss", False)
-        if options:
+        if options:  # of images: those that are not set were left out before
             super()._get_per_token_logps_and_entropies(
                 forward,
                 input_ids,
@@ -615,7 +616,7 @@ class _Update:
         inputs: a copy of TRL's. ERA writes old_per_token_logps and advantages to it before TRL
             reads them.
         original: (B, T) log-probs of the original policy, for the KL loss; None before the forward.
-        entropy: (B, T) in nats, detached; None before the forward, also with k = 1.
+        entropy: (B, T) in nats, detached; None before the forward.
     """
 
     inputs: dict[str, Any]
@@ -677,14 +678,9 @@ def _checked_config(trainer: EraMixin, arguments: tuple[Any, ...]) -> EraGRPOCon
 def _own_loss(trainer: GRPOTrainer) -> str:
     """The field that changes advantages, and the loss that may not see it; "" where neither is."""
     loss, era = super(EraMixin, trainer)._compute_loss.__func__, trainer.era_config
-    changing = {
-        "era_scale_advantages": era.scale_advantages and era.scales_logits,
-        "era_hold": era.hold,
-    }
-    field = next((field for field, does in changing.items() if does), "")
-    if not field or loss is GRPOTrainer._compute_loss:
+    if not era.changes_advantages or loss is GRPOTrainer._compute_loss:
         return ""
-    return f"{field} with {loss.__qualname__}"
+    return f"{'era_hold' if era.hold else 'era_scale_advantages'} with {loss.__qualname__}"
 
 
 def _refuse(trainer: GRPOTrainer, model: torch.nn.Module) -> None:

@@ -257,7 +257,7 @@ def train_all(script: TrainingScript, runs: Sequence[Run], by_ray: bool) -> list
         A sentence on each run that did not finish.
     """
     stop, failed = threading.Event(), []
-    train_one, at_once = ray_trainer(script, stop, len(runs)) if by_ray else local_trainer(script, stop)
+    train_one, at_once = (ray_trainer(script, stop), len(runs)) if by_ray else local_trainer(script, stop)
     with ThreadPoolExecutor(1 if script.name in script.one_at_a_time else at_once) as threads:
         training = {threads.submit(train_one, run): run for run in runs}
         try:
@@ -295,8 +295,8 @@ def local_trainer(script: TrainingScript, stop: threading.Event) -> tuple[Callab
     return train_one, at_once
 
 
-def ray_trainer(script: TrainingScript, stop: threading.Event, runs: int) -> tuple[Callable[[Run], str], int]:
-    """The function that trains a run as a Ray task, and how many runs it may be given at a time: all."""
+def ray_trainer(script: TrainingScript, stop: threading.Event) -> Callable[[Run], str]:
+    """The function that trains a run as a Ray task; it may be given all runs at a time."""
     import ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -316,7 +316,7 @@ def ray_trainer(script: TrainingScript, stop: threading.Event, runs: int) -> tup
             ray.cancel(reference)
         return ray.get(reference)
 
-    return train_one, runs
+    return train_one
 
 
 def slurm_script(script: TrainingScript) -> str:

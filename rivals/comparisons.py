@@ -23,7 +23,7 @@ def difference(one: pd.Series, other: pd.Series, digits: int, test: Callable = s
     """The mean of `one` minus that of `other`, with its 95 % interval if both have several seeds; bold if 0 is outside.
 
     Args:
-        test: a test of scipy, paired by seed unless it is WELCH.
+        test: a test of scipy, paired by seed unless it is Welch's.
     """
     change = f"{one.mean() - other.mean():+,.{digits}f}"
     if min(len(one), len(other)) < 2 or one.equals(other):
@@ -66,11 +66,11 @@ def stopped_table(
     of: Mapping[str, Mapping[str, int]],
     last: tuple[str, Mapping[str, str]] = ("", {}),
 ) -> str:
-    """A line per arm whose curves are there: its end beside a rival, stopped where that has the same reward or H_resp.
+    """A line per pair of arms that has curves: the end of one beside the other, stopped at the same reward or H_resp.
 
     Args:
         first: the heading of the lines' names.
-        name: of the rival.
+        name: what the headings call the other.
         of: what is equal; what is compared there, and decimals.
         last: the heading of a last column, and its cells by the lines' names; "" for none.
     """

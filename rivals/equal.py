@@ -20,7 +20,7 @@ REWARD, ENTROPY = "reward", "response_entropy"
 
 def smoothed(curve: pd.DataFrame) -> pd.DataFrame:
     """Means over the WINDOW updates up to each row's, by step; shorter ones at the beginning are left out."""
-    rows = WINDOW // records.WINDOW
+    rows = WINDOW // records.ROW_STEPS
     return curve.set_index("step").sort_index().rolling(rows).mean().iloc[rows - 1 :]
 
 
@@ -72,7 +72,7 @@ def shortfall(run: pd.DataFrame, bound: float) -> dict[str, float]:
     if not len(reached):
         return {"mean": np.nan, "worst": np.nan}
     lacking = bound - entropy.iloc[reached[0] :]
-    rows = min(STRETCH // records.WINDOW, len(lacking))
+    rows = min(STRETCH // records.ROW_STEPS, len(lacking))
     return {"mean": lacking.clip(lower=0).mean(), "worst": lacking.rolling(rows).mean().max()}
 
 

@@ -13,6 +13,7 @@ from scipy import stats
 from recipes.pages import table, wrapped
 from rivals import equal, llm, trl
 from rivals.comparisons import (
+    STOPPED_NAMES,
     Curves,
     curves_by_key,
     curves_of,
@@ -102,7 +103,7 @@ VERL = Host(
 )
 
 
-def arms(grpo: Arm, slow_grpo: Arm, bonus: Mapping[str, Arm], era_2: Arm, suffix: str = "") -> dict[str, Arm]:
+def arms_of_host(grpo: Arm, slow_grpo: Arm, bonus: Mapping[str, Arm], era_2: Arm, suffix: str = "") -> dict[str, Arm]:
     """The arms by name. Given: those that differ between the hosts, and what follows a setting, @ and its bound."""
     return {
         HOLD_8: ("era-hold", f"8{suffix}"),
@@ -123,7 +124,7 @@ def trl_tasks(numbers: pd.DataFrame) -> list[Task]:
         decides = bound == trl.BOUND[name]
         bonus = {f"adaptive bonus, {target} nats": ("adaptive", target)}
         suffix = "" if decides else f"@{bound:g}"
-        task_arms = arms(("grpo", "0"), ("grpo-rate", "0.25"), bonus, ("era", f"{bound:g}"), suffix)
+        task_arms = arms_of_host(("grpo", "0"), ("grpo-rate", "0.25"), bonus, ("era", f"{bound:g}"), suffix)
         seeds = (*trl.HOLD_SEEDS, *(later_seeds(numbers, name) if decides else ()))
         tasks.append(Task(name, bound, task_arms, seeds, decides=decides))
     return tasks
@@ -146,7 +147,7 @@ def verl_tasks() -> list[Task]:
     tasks = []
     for name, share in llm.HOLD_SHARE.items():
         bonus = {"adaptive bonus on H_resp": ("adaptive", share)}
-        task_arms = arms(("grpo", "1"), ("grpo", "0.25"), bonus, ("era-k", "2"))
+        task_arms = arms_of_host(("grpo", "1"), ("grpo", "0.25"), bonus, ("era-k", "2"))
         tested_at_end = {"chain-goal": "best_accuracy", "chain": "d@.95"}.get(name, "reward")
         tasks.append(Task(name, float(share) * llm.START[name], task_arms, llm.HOLD_SEEDS, tested_at_end))
     return tasks
@@ -199,12 +200,11 @@ def p_value(differences: pd.Series) -> float:
 
 def p_values(numbers: pd.DataFrame, host: Host, task: Task, name: str, rival: Arm, curves: Curves) -> dict[str, float]:
     """Of HOLD_8 minus a rival, by what is compared, as the page says it. name: the rival's."""
-    names = {equal.REWARD: "reward", equal.ENTROPY: "H_resp", "distinct_right": "distinct right of 8"}
     title = f"`{task.name}` at {task.label} nats, {name}"
     by_title = {}
     for by, column in host.tested:
         differences = stopped_at(curves, by, [column])[column]
-        by_title[f"{title}: {names[column]} at equal {names[by]}"] = p_value(differences)
+        by_title[f"{title}: {STOPPED_NAMES[column]} at equal {STOPPED_NAMES[by]}"] = p_value(differences)
     if task.tested_at_end:
         ends = numbers[task.tested_at_end]
         held, other = (rows_of_seeds(ends, (task.name, *arm), task.seeds) for arm in (task.arms[HOLD_8], rival))
@@ -212,7 +212,7 @@ def p_values(numbers: pd.DataFrame, host: Host, task: Task, name: str, rival: Ar
     return by_title
 
 
-def at_end(numbers: pd.DataFrame, host: Host, task: Task) -> tuple[str, dict[str, str]]:
+def last_column(numbers: pd.DataFrame, host: Host, task: Task) -> tuple[str, dict[str, str]]:
     """What `task.tested_at_end` is called, and HOLD_8 minus each arm in it, over the seeds that both have."""
     if not task.tested_at_end:
         return "", {}
@@ -237,13 +237,12 @@ def host_tables(numbers: pd.DataFrame, host: Host, tasks: Sequence[Task], holm_p
         tables |= {
             f"results {title}": results_table(numbers, recorded, host, task),
             f"rivals {title}": stopped_table(
-                "hold with k = 8, beside", "it", curves.items(), host.when_stopped, at_end(numbers, host, task)
+                "hold with k = 8, beside", "it", curves.items(), host.when_stopped, last_column(numbers, host, task)
             ),
         }
         for name, arm in rivals:
-            needed = trl.HOLD_SEEDS if host is TRL else task.seeds
-            pairs = curves_of(recorded, (task.name, *hold_8), (task.name, *arm), needed)
-            if len(pairs) < len(needed):
+            needed = trl.HOLD_SEEDS if host is TRL else task.seeds  # some rivals alone have TRL's later seeds
+            if len(curves_of(recorded, (task.name, *hold_8), (task.name, *arm), needed)) < len(needed):
                 continue
             of_rival = p_values(numbers, host, task, name, arm, curves[name])
             tested |= of_rival

@@ -21,14 +21,10 @@ from rivals import llm
 from rivals.rule import KEY
 
 RECORDS = PROJECT / "records/rivals"
-WINDOW = 5  # steps of a row of curves.csv: few enough to show the way to a collapse, which the pages describe
+ROW_STEPS = 5  # steps of a row of curves.csv: few enough to show the way to a collapse, which the pages describe
 LAST = 10  # steps at the end of the training
 CURVES = ["reward", "response_entropy", "low_fraction", "scaled_token_fraction"]
-TRL_CURVES = [
-    *("reward", "response_entropy", "token_entropy", "scaled_token_fraction", "distinct_right"),
-    # of the older runs alone
-    *("entropy_up", "entropy_down", "updates_below_low", "sampling_rounds"),
-]
+TRL_CURVES = ["reward", "response_entropy", "token_entropy", "scaled_token_fraction", "distinct_right"]
 # The columns that identify a row of each table, beside its run's.
 ROWS = {
     "llm/runs": [],
@@ -46,7 +42,7 @@ def read(name: str, records: Path = RECORDS) -> pd.DataFrame:
 
 
 def _training(steps: pd.DataFrame, curves: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What a run's training was like: at its end, and means of these columns over WINDOW steps."""
+    """What a run's training was like: at its end, and means of these columns over ROW_STEPS steps."""
     for column in ("reward", "response_entropy"):
         if len(lacking := steps.global_step[steps[column].isna()]):
             raise ValueError(f"step {lacking.iloc[0]:.0f} has no {column}")
@@ -57,7 +53,7 @@ def _training(steps: pd.DataFrame, curves: list[str]) -> tuple[pd.DataFrame, pd.
         "lowest_entropy": steps.response_entropy.min(),
         "step_seconds": steps.seconds.median(),
     }
-    windows = steps.reindex(columns=["global_step", *curves]).groupby(np.arange(len(steps)) // WINDOW)
+    windows = steps.reindex(columns=["global_step", *curves]).groupby(np.arange(len(steps)) // ROW_STEPS)
     means = windows[curves].mean()
     means.insert(0, "step", windows.global_step.last())
     return pd.DataFrame([ends]), means
@@ -71,8 +67,6 @@ def _llm(folder: Path) -> dict[str, pd.DataFrame]:
 def _trl(folder: Path) -> dict[str, pd.DataFrame]:
     steps = csv_rows(folder / STEPS_FILE).rename(columns={"step": "global_step", "step_seconds": "seconds"})
     ends, curves = _training(steps, TRL_CURVES)
-    if "updates_below_low" in steps:  # which ERA no longer counts
-        ends["updates_below_low"] = steps.updates_below_low.iloc[-1]
     samples = pd.DataFrame([json.loads((folder / VALIDATION_FILE).read_text())])
     return {"trl/runs": ends, "trl/samples": samples, "trl/curves": curves}
 

@@ -9,7 +9,6 @@ from rivals import equal, records
 from rivals.comparisons import curves_by_key, curves_of, joined, stopped_cell
 from rivals.rule import KEY, rows_of_seeds
 
-Arm = tuple[str, str]  # method and setting
 SEEDS = (1, 2, 3)
 BOUND = {"pairs": 1.2, "pairs50": 1.6}  # ERA's, nats
 GRPO, SLOW, ERA, K4, K8 = ("grpo", "0"), ("grpo-rate", "0.25"), ("era", "1.2"), ("era-k", "4"), ("era-k", "8")

@@ -5,9 +5,11 @@
     main_ppo       python -m era.verl.main_ppo: verl's entry point, with the group `actor_rollout_ref.actor.era`
     compatibility  what must be installed, and which symbols of verl must be there
     config         the actor's configuration; which settings of a run ERA does not work with
+    launch         verl's launcher with ERA, which main_ppo calls: checks the configuration, before Ray starts
     trainer        verl's trainers sync and colocate_async, with ERA's workers
     worker         decides the scale of each token, or response, before an update; the policy loss
-    engine         applies each token's scale to the logits (FSDP); on VeOmni a response's goes into verl's temperature
+    engine         applies each token's scale to the logits (FSDP); on VeOmni the worker puts a response's into verl's
+                   temperature
     megatron_engine  the same for Megatron
 
 Importing this package imports neither verl nor Ray.

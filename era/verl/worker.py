@@ -94,6 +94,7 @@ class EraTrainingWorker(TrainingWorker):
         Raises:
             ValueError: verl has built another engine, which would not read the scales.
         """
+        # Not isinstance: Megatron's engine cannot be imported everywhere.
         if not hasattr(type(self.engine), "needs_kl"):
             engine = f"{type(self.engine).__name__}, which verl built in the place of ERA's"
             refuse(VERL_0_9, {"replaced engine": engine}, f"{CONFIG_KEY}.enable=True")

@@ -77,7 +77,7 @@ def transformers_engine(args: argparse.Namespace, context_length: int) -> Engine
         end = next((i + 1 for i, token in enumerate(tokens) if token in stops), None)
         text = tokenizer.decode(tokens[:end], skip_special_tokens=True)
         first = min((text.find(stop) for stop in protocol.get("stop", []) if stop in text), default=None)
-        return Completion(text[:first], "length" if end is first is None else "stop", end or len(tokens))
+        return Completion(text[:first], "length" if end is None and first is None else "stop", end or len(tokens))
 
     def generate(prompts, seeds, protocol):
         draws = {"do_sample": True, "temperature": protocol["temperature"], "top_p": protocol["top_p"], "top_k": 0}

@@ -35,7 +35,7 @@ from recipes.llm.engines import ENGINES, Engine
 MAX_TOKENS = 8192  # of the protocol `strict`, as in the paper's training (subsec:impl_llm)
 
 # Of `strict`: the samples and temperatures of sec:results_llms, which names no top-p.
-PROTOCOLS = {name: {**authors.protocol_of(name), "top_p": 1.0} for name in (*authors.BENCHMARKS, "mmlu_pro")}
+PROTOCOLS = {name: {**authors.sampling_of(name), "top_p": 1.0} for name in (*authors.BENCHMARKS, "mmlu_pro")}
 # The six sets over which the paper's tab:main_results averages.
 PAPER_AVERAGE = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
 
@@ -80,7 +80,7 @@ def is_as_paper(name: str, protocol: dict) -> bool | None:
 
 def paper_protocol(name: str) -> dict:
     if name in authors.BENCHMARKS:
-        paper = {**authors.protocol_of(name), "protocol": "release", "max_tokens": authors.MAX_TOKENS}
+        paper = {**authors.sampling_of(name), "protocol": "release", "max_tokens": authors.MAX_TOKENS}
     else:
         paper = {**PROTOCOLS[name], "protocol": "strict", "max_tokens": MAX_TOKENS}
     return paper | {"problems": SETS[name]["pin"]["rows"]}
@@ -210,7 +210,7 @@ def read_summary(out: Path, model: Path) -> dict:
     files = sorted([*model.glob("*.safetensors"), *model.glob("*.bin")])
     weights = [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
     new = {"policy": "original (ERA acts in training alone)", "model": str(model.absolute()), "weights": weights}
-    file = out / "summary.json"
+    file = out / whole.EVALUATION
     try:
         summary = json.loads(file.read_text()) if file.exists() else {**new, "benchmarks": {}}
         benchmarks = dict(summary["benchmarks"])
@@ -269,12 +269,12 @@ def write_summary(out: Path, summary: dict, name: str, scores: dict) -> None:
     summary["benchmarks"] = {key: benchmarks[key] for key in dict.fromkeys(order) if key in benchmarks}
     has_six = benchmarks.keys() >= {*PAPER_AVERAGE}
     summary["paper_average"] = fmean(benchmarks[key]["accuracy"] for key in PAPER_AVERAGE) if has_six else None
-    new = out / "summary.json.new"
+    new = out / f"{whole.EVALUATION}.new"
     new.write_text(json.dumps(summary, indent=1) + "\n")
-    new.replace(out / "summary.json")
+    new.replace(out / whole.EVALUATION)
 
 
-# The steps of a run, in their order. The first three refuse what cannot be done before anything is written.
+# The steps of a run. What cannot be done is refused before a sample is drawn.
 
 
 def read_benchmarks(args: argparse.Namespace) -> dict[str, list[dict]]:
@@ -337,7 +337,7 @@ def asked_by_release(args: argparse.Namespace, release: authors.Release) -> tupl
     rows: dict[str, list[dict]] = {}
     protocols, prompts = {}, {}
     for name in args.sets:
-        options = {**authors.protocol_of(name), **chosen(args), "max_tokens": args.max_tokens, "limit": args.limit}
+        options = {**authors.sampling_of(name), **chosen(args), "max_tokens": args.max_tokens, "limit": args.limit}
         request, problems, _ = release.answer(name, folder, options)
         texts, truths = request.pop("prompts")[:: options["samples"]], release.ground_truths(name)
         rows[name] = [
@@ -349,7 +349,7 @@ def asked_by_release(args: argparse.Namespace, release: authors.Release) -> tupl
             for text, problem in zip(texts, problems, strict=True)
         ]
         protocols[name] = protocol_of(name, rows[name], args) | options | request
-        del protocols[name]["limit"], protocols[name]["n"]
+        del protocols[name]["limit"], protocols[name]["n"]  # "problems" and "samples" say these
         prompts[name] = [tokenizer(text)["input_ids"] for text in texts]
     return rows, protocols, prompts
 

@@ -31,7 +31,7 @@ GRADERS = ("release", "strict")
 
 def read_texts(folder: Path) -> tuple[dict, dict[str, list[dict]]]:
     """The summary of an evaluation, and the samples of each of its mathematical benchmarks."""
-    file = folder / "summary.json"
+    file = folder / whole.EVALUATION
     try:
         summary = json.loads(file.read_text())
         benchmarks, model = dict(summary["benchmarks"]), summary["model"]

@@ -32,7 +32,7 @@ LONGEST_TEXT = 2**20
 TOKENIZER = ("tokenizer*", "vocab*", "merges*", "special_tokens_map*", "added_tokens*", "chat_template*", "config.json")
 
 
-def protocol_of(name: str) -> dict:
+def sampling_of(name: str) -> dict:
     return SAMPLED if name in ("aime24", "aime25", "amc23") else GREEDY
 
 

@@ -88,7 +88,7 @@ def by_hand(release, upstream_release):
 
 
 def options(name, **other):
-    return {**authors.protocol_of(name), "max_tokens": authors.MAX_TOKENS, "limit": None, **other}
+    return {**authors.sampling_of(name), "max_tokens": authors.MAX_TOKENS, "limit": None, **other}
 
 
 # What is asked
@@ -100,7 +100,7 @@ def test_the_prompts_of_all_six_sets_are_theirs_to_the_character(release, by_han
     count = 0
     for name in SIX:
         request = release.answer(name, model, options(name)).request
-        samples = authors.protocol_of(name)["samples"]
+        samples = authors.sampling_of(name)["samples"]
         prompts = theirs[authors.NAMES.get(name, name)]
         assert request["prompts"] == [prompt for prompt in prompts for _ in range(samples)], name
         count += len(prompts)
@@ -121,7 +121,7 @@ def test_the_options_are_those_of_their_script(patched_release, tmp_path):
         for name in given["data_name"].split(","):
             found[name] = [float(given[key]) for key in ("n_sampling", "temperature", "top_p", "max_tokens_per_call")]
         assert given["seed"] == "0" and "--apply_chat_template" in line and "--use_vllm" in line
-    ours = {authors.NAMES.get(name, name): [*authors.protocol_of(name).values(), authors.MAX_TOKENS] for name in SIX}
+    ours = {authors.NAMES.get(name, name): [*authors.sampling_of(name).values(), authors.MAX_TOKENS] for name in SIX}
     assert found == ours
     assert "shepherd" in (patched_release / "ERA-LLM/scripts/test.sh").read_text()
 

@@ -116,7 +116,7 @@ class ActorHooks:
         if actor.config.get("use_fused_kernels", False):
             self._head = FusedHead(actor.actor_module, self._needs_kl)
 
-    def _is_off_policy(self, data: DataProto) -> bool:
+    def _needs_branches(self, data: DataProto) -> bool:
         return self.config.scales_logits and (
             len(data) > self._mini_batch_size or self._epochs != 1
         )
@@ -127,7 +127,7 @@ class ActorHooks:
         With the mark, the old_log_prob pass makes the log-probs under every scale. A reference pass
         gets no mark.
         """
-        if self.is_reference_pass or not self.config.enable or not self._is_off_policy(data):
+        if self.is_reference_pass or not self._needs_branches(data):
             return []
         data.batch[NEEDS_BRANCHES] = torch.ones_like(data.batch["responses"][:, 0])
         return [NEEDS_BRANCHES]
@@ -196,7 +196,7 @@ class ActorHooks:
             select_keys.append(LOGIT_SCALE)
 
         # Several steps need old log-probs under the same scale, of the pass that made all three.
-        if self._is_off_policy(data):
+        if self._needs_branches(data):
             branch = torch.where(decision.scale > 1, 1, torch.where(decision.scale < 1, 2, 0))
             batch[OLD_LOG_PROBS] = (
                 batch[BRANCH_LOG_PROBS].gather(-1, branch.unsqueeze(-1)).squeeze(-1)
@@ -389,8 +389,8 @@ class ActorHooks:
 
     def policy_loss_inputs(
         self, micro_batch: Mapping[str, torch.Tensor], log_prob: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What the policy loss takes, (bsz, response_length) each.
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The log-probs that the losses take, (bsz, response_length) each.
 
         With one mini-batch and one epoch the policy of the update is the one that sampled, so the
         old log-probs of the transformed policy are the new ones, detached: the ratio is exactly 1,
@@ -399,14 +399,13 @@ class ActorHooks:
 
         Returns:
             The log-probs of the transformed policy, those of the original policy (the same tensor
-            where no KL loss needs them), the old log-probs, and the advantages.
+            where no KL loss needs them), and the old log-probs.
 
         Raises:
             RuntimeError: the scale that `decide` made has not come this far.
         """
-        old_log_prob, advantages = micro_batch["old_log_probs"], micro_batch["advantages"]
         if not self.config.scales_logits:
-            return log_prob, log_prob, old_log_prob, advantages
+            return log_prob, log_prob, micro_batch["old_log_probs"]
         if not _has(micro_batch, LOGIT_SCALE):
             raise RuntimeError(
                 f"ERA: a micro-batch of the update has no {LOGIT_SCALE}, so it would train without "
@@ -418,12 +417,12 @@ class ActorHooks:
             original, log_prob = log_prob.unbind(-1)
         detached = log_prob.detach()
         if not _has(micro_batch, OLD_LOG_PROBS):
-            return log_prob, original, detached, advantages
+            return log_prob, original, detached
         # If the top-k filter removed a token in one of the two passes, its log-prob is a stand-in:
         # its ratio is set to 1.
         old_log_prob = micro_batch[OLD_LOG_PROBS]
         filtered = (old_log_prob == OUTSIDE_TOP_K_LOG_PROB) | (detached == OUTSIDE_TOP_K_LOG_PROB)
-        return log_prob, original, torch.where(filtered, detached, old_log_prob), advantages
+        return log_prob, original, torch.where(filtered, detached, old_log_prob)
 
 
 def _own_update(actor: Any) -> str:
