@@ -41,6 +41,7 @@ COLORS = {
     "kl-cov": colors.OCHRE,
     "grpo-rate 0.25": colors.GREY,
     "grpo-negative 0": colors.TEAL,
+    "era-k 2": colors.ERA,
     "era-k 4": colors.LIGHT_BLUE,
     "era-k 8": colors.DARK_BLUE,
     "era-negative 0": colors.PURPLE,

@@ -192,6 +192,12 @@ def test_holms_correction_of_what_holding_is_worth_counts_comparisons_without_al
     assert fewer.count(": reward at equal H_resp") == 2 + 5 * 4 - 1
 
 
+def test_every_arm_of_the_protocol_can_be_drawn():
+    """The picture is made when the last run is there."""
+    for task in (*hold.trl_tasks(pd.DataFrame()), *hold.verl_tasks()):
+        assert all(pictures.color(*arm) for arm in task.arms.values())
+
+
 def test_later_seeds_count_when_all_of_theirs_are_there():
     (later,) = (methods for task, methods, seeds in trl.HOLD if seeds == trl.LATER_SEEDS)
     keys = [("pairs", method, value, seed) for method in later for value in later[method] for seed in trl.LATER_SEEDS]
