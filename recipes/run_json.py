@@ -15,8 +15,8 @@ run.json calls the three functions itself, in the Python that trains. The fields
                               it; null: unknown
     commit, modified          of the code, and whether it has changes that are not committed; null:
                               unknown
-    total_steps, finished, started, ended, cpu_seconds   finished stays false for verl, whose
-                              metrics.jsonl says how far a run is
+    total_steps, finished, started, ended, cpu_seconds   finished stays false for `make llm-RUN`,
+                              whose metrics.jsonl says how far a run is
     evaluate_freq, episode_length   say with the command which rows train.csv has: PPO's, and TD-MPC2's,
                               null where episodes may end early
     versions, hardware, threads   of Python and packages; of the machine; variables that are set

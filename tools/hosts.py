@@ -24,7 +24,7 @@ class Host(NamedTuple):
 
 
 PLUG_INS, OWN_LOOP = "control/plug-ins.md", "control/own-loop.md"
-VERL = tuple(f"era.verl.{name}" for name in ("main_ppo", "config", "trainer", "worker", "engine"))
+VERL = tuple(f"era.verl.{name}" for name in ("main_ppo", "launch", "config", "trainer", "worker", "engine"))
 HOSTS = {
     "verl": Host("llm/verl-0.9.md", VERL, extra="verl"),
     "trl": Host("llm/trl.md", ("era.trl",), extra="trl"),
