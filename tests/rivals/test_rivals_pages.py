@@ -230,8 +230,10 @@ def test_figure_is_not_reproduced_and_a_small_sigma_does_most_of_it():
     assert told != {"above"}
     ppo, era, learned = (control.returns("control-ppo", agent).mean() for agent in ("ppo", "ppo_era", "ppo_parameter"))
     assert learned - ppo > 0.5 * (era - ppo)
-    ppo, *ends = (control.returns("control-ppo", agent, seeds=range(1, 7)).mean() for agent in control.ARMS)
-    assert min(ends) / ppo > 3 and max(ends) / ppo < 5
+    stuck, *others = (control.returns("control-ppo", agent) for agent in control.ARMS)
+    assert stuck.max() < 2500 and min(map(min, others)) > 4000
+    means = [ends.mean() for ends in others]
+    assert min(means) / ppo > 3 and max(means) / ppo < 5
     entropies = [at_end(rows.entropy_per_dim) for rows in control.runs("control-ppo", "ppo_parameter").values()]
     assert np.mean(entropies) == pytest.approx(-2.2, abs=0.05)
 
