@@ -220,7 +220,7 @@ def test_stage_2_without_its_checkpoint_refuses_by_name(verl_with_recipes, input
 # The end
 
 
-@pytest.mark.slow
+@pytest.mark.smoke("run_grpo_qwen2.5_math_7b.sh")
 def test_a_training_whose_epochs_end_before_its_steps_fails(verl_with_recipes, tmp_path, temporary):
     """verl's exit code is 0. The check cannot know: of groups of two responses, the filter drops about half."""
     bigram.write(tmp_path / "inputs")

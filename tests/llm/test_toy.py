@@ -99,15 +99,6 @@ def test_the_starts_have_the_shares_that_they_say():
     torch.testing.assert_close(p["peaked"].amax(-1), torch.full((2, toy.PROMPTS), 0.7))
 
 
-def test_with_hold_the_bound_holds_and_without_it_does_not():
-    """By Adam and by SGD, means of three seeds, of which another release of torch draws others than the page's."""
-    arms = {name: toy.ARMS[name] for name in ("GRPO", "ERA 2", "hold 1", "hold 2", "hold 8")}
-    entropies, shares = toy.train(toy.SETTINGS["easy"], arms)
-    ends, right = (dict(zip(arms, toy.at_end(curve).unbind(-1))) for curve in (entropies, shares))
-    assert all((ends[arm] > toy.LOW - 0.15).all() and (right[arm] > 0.9).all() for arm in ("hold 2", "hold 8"))
-    assert all((ends[arm] < toy.LOW - 0.3).all() for arm in ("GRPO", "ERA 2", "hold 1"))
-
-
 def test_it_writes_the_tables_of_the_page_and_draws(project_root, monkeypatch, tmp_path):
     """All but their numbers, which are those of fewer updates here."""
     shown = (project_root / "docs/llm/when-it-holds.md").read_text()
