@@ -242,11 +242,11 @@ def picture(entropies: torch.Tensor):
     figure, axes = plt.subplots(1, len(LEARNING_RATES), figsize=(10, 3.8), layout="constrained", sharey=True)
     styles = {
         "GRPO": {"color": colors.BASELINE, "label": "GRPO"},
-        "ERA 2": {"color": colors.ERA, "linestyle": "--", "linewidth": 1, "label": "ERA, k = 2"},
-        "ERA 8": {"color": colors.ERA, "linewidth": 1, "label": "ERA, k = 8"},
-        "hold 2": {"color": colors.ERA, "linestyle": "--", "linewidth": 3, "label": "ERA with hold, k = 2"},
-        "hold 8": {"color": colors.ERA, "linewidth": 3, "label": "ERA with hold, k = 8"},
-        "no neg. 2": {"color": colors.GREY, "label": "k = 2, no negative advantages"},
+        "ERA 2": {"color": colors.ERA, "label": "ERA, k = 2"},
+        "ERA 8": {"color": colors.K_8, "label": "ERA, k = 8"},
+        "no neg. 2": {"color": colors.NO_NEGATIVES, "label": "k = 2, no negative advantages"},
+        "hold 8": {"color": colors.HOLD, "label": "ERA with hold, k = 8"},
+        "hold 2": {"color": colors.HOLD, "linestyle": "--", "label": "ERA with hold, k = 2"},
     }
     updates = EVERY * torch.arange(1, len(entropies) + 1)
     for axis, optimizer, curves in zip(axes, LEARNING_RATES, entropies.mean(-1).unbind(1)):

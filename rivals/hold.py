@@ -258,12 +258,13 @@ def host_tables(numbers: pd.DataFrame, host: Host, tasks: Sequence[Task], holm_p
 
 
 def panels(host: Host, tasks: Sequence[Task]) -> dict[str, tuple[Arm, float, pd.DataFrame]]:
-    """For the picture, by title: each arm that was run, its bound, and the curves of the seeds that count."""
+    """For the picture, by title: each arm that has several seeds, its bound, and the curves of those that count."""
     recorded, drawn, by_title = curves_by_key(host.curves), set(), {}
     for task in tasks:
         for name, arm in task.arms.items():
             curves = recorded[recorded.index.isin([task.run(arm, seed) for seed in task.seeds])]
-            if len(curves) and (task.name, *arm) not in drawn:  # GRPO's runs are the same for every bound
+            several = curves.index.get_level_values("seed").nunique() > 1
+            if several and (task.name, *arm) not in drawn:  # GRPO's runs are the same for every bound
                 drawn.add((task.name, *arm))
                 by_title[f"{task.name}, {task.label} nats\n{name}"] = (arm, task.bound, curves)
     return by_title

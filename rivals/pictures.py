@@ -2,6 +2,7 @@
 # Copyright 2026 The ERA overlays authors
 """Pictures of docs/rivals/ and docs/control/."""
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,9 +44,9 @@ COLORS = {
     "grpo-negative 0": colors.TEAL,
     "era-k 2": colors.ERA,
     "era-k 4": colors.LIGHT_BLUE,
-    "era-k 8": colors.DARK_BLUE,
-    "era-negative 0": colors.PURPLE,
-    "era-hold": colors.MAGENTA,
+    "era-k 8": colors.K_8,
+    "era-negative 0": colors.NO_NEGATIVES,
+    "era-hold": colors.HOLD,
     # control
     "ppo": colors.BASELINE,
     "ppo_no_bonus": colors.GREY,
@@ -101,8 +102,9 @@ def frontiers(samples: pd.DataFrame, parts: dict[str, tuple[str, dict[str, str]]
         for method, setting in settings.items():
             points = means.loc[task, method, setting]
             name = method.removeprefix("off-")
+            label = f"GRPO, rate x {setting}" if name == "grpo" else llm_page.NAMES[method]
             look = {"linewidth": 1.2, "markersize": 4, "color": COLORS[name], **STYLES[name]}
-            axis.plot(points.pass_at_1, points.distinct_32, label=llm_page.NAMES[method], **look)
+            axis.plot(points.pass_at_1, points.distinct_32, label=label, **look)
         axis.set(xlabel="accuracy", xlim=(0.5 if task == "chain" else 0, 1.005))
         axis.set_title(title, fontsize=10)
         axis.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.13))
@@ -150,7 +152,8 @@ def held_curves(panels: Mapping[str, tuple[tuple[str, str], float, pd.DataFrame]
     panels: by title, the method and setting, the bound in nats, and the rows of curves.csv. The first line of a title
     is the task, which begins a row.
     """
-    columns, rows = 5, []
+    of_tasks, rows = Counter(title.split("\n")[0] for title in panels), []
+    columns = min(5, max(of_tasks.values()))
     for title, panel in panels.items():
         task, name = title.split("\n")
         if not rows or rows[-1][0] != task or len(rows[-1][1]) == columns:
