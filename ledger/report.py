@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 NO_BREAK = "\u00a0"  # a space at which no line breaks
 PM = f"{NO_BREAK}±{NO_BREAK}"
 SYMBOLS = dict(zip(STATES, "✓✗●◐○–"))  # told apart without colour
-VERDICTS = {REPRODUCED: "holds", NOT_REPRODUCED: "does not hold", PARTIAL: "is undecided"}  # of a claim
+VERDICTS = {REPRODUCED: "holds", NOT_REPRODUCED: "is not shown", PARTIAL: "is undecided"}  # of a claim
 DOMAINS = {"llm": "LLM", "vision": "vision", "control": "control"}
 
 
@@ -98,7 +98,7 @@ def first_sentence(judged: Judged) -> str:
     hold, fail, undecided = (claims[state] for state in (REPRODUCED, NOT_REPRODUCED, PARTIAL))
     said = f"Of the paper's {claims.total()} claims about its figures {hold + fail + undecided} were tested"
     if hold + fail + undecided:
-        said += f" (as a whole {hold} of them hold, {fail} do not, and {undecided} are undecided)"
+        said += f" (as a whole {hold} of them hold, {fail} are not shown, and {undecided} are undecided)"
     numbers = Counter(judged.states[id] for id, entry in judged.paper.entries.items() if entry.tolerance)
     good, bad = numbers[REPRODUCED], numbers[NOT_REPRODUCED]
     said += f". Of the {numbers.total()} rows of its tables {good + bad} were run"
@@ -106,7 +106,7 @@ def first_sentence(judged: Judged) -> str:
 
 
 def tested_claims(judged: Judged) -> pd.DataFrame:
-    """A line for each claim of which something was compared: what holds of it, and with how many runs."""
+    """A line for each claim of which something was compared: what holds of it, and at what size."""
     lines = []
     for id, claim in judged.paper.claims.items():
         state, comparisons = judged.claims[id]
@@ -119,9 +119,11 @@ def tested_claims(judged: Judged) -> pd.DataFrame:
         holds = f"{len(passed)} of {len(comparisons)} parts hold" + (f": {names}" if names else "")
         holds = holds if len(comparisons) > 1 else comparisons[0].words
         said = f"{plain(claim.quote)} ({claim.place.title})"
-        lines.append((len(comparisons), said, f"{SYMBOLS[state]} {VERDICTS[state]}", holds, len(runs)))
+        steps = max(result.steps for result in runs)
+        size = f"{len(runs)} runs" + (f" of {steps:,} steps" if steps else "")
+        lines.append((len(comparisons), said, f"{SYMBOLS[state]} {VERDICTS[state]}", holds, size))
     lines.sort(key=lambda line: -line[0])  # those of most comparisons first
-    columns = ["", "what the paper says", "tested here, it", "what was seen", "runs"]
+    columns = ["", "what the paper says", "tested here, it", "what was seen", "size"]
     return pd.DataFrame(lines, columns=columns).iloc[:, 1:]
 
 
