@@ -65,6 +65,7 @@ def stopped_table(
     lines: Iterable[tuple[str, Curves]],
     of: Mapping[str, Mapping[str, int]],
     last: tuple[str, Mapping[str, str]] = ("", {}),
+    within: float = math.inf,
 ) -> str:
     """A line per pair of arms that has curves: the end of one beside the other, stopped at the same reward or H_resp.
 
@@ -73,6 +74,7 @@ def stopped_table(
         name: what the headings call the other.
         of: what is equal; what is compared there, and decimals.
         last: the heading of a last column, and its cells by the lines' names; "" for none.
+        within: as stopped_cell has it.
     """
     heading, rows = [first], []
     for by, columns in of.items():
@@ -87,16 +89,20 @@ def stopped_table(
         for by, columns in of.items():
             found = stopped_at(curves, by, columns)
             rows[-1].append("never" if found.step.isna().all() else f"{found.step.mean():.0f}")
-            rows[-1] += [stopped_cell(curves, by, column, digits) for column, digits in columns.items()]
+            rows[-1] += [stopped_cell(curves, by, column, digits, within) for column, digits in columns.items()]
     if last[0]:
         heading.append(last[0])
         rows = [[*row, last[1][row[0]]] for row in rows]
     return table(heading, rows) if rows else "No pair of arms has finished."
 
 
-def stopped_cell(curves: Curves, by: str, column: str, digits: int) -> str:
-    """The end of an arm minus a rival where that is stopped; and how many seeds have that, if not all."""
-    values = stopped_at(curves, by, [column])[column].dropna().reset_index(drop=True)
+def stopped_cell(curves: Curves, by: str, column: str, digits: int, within: float = math.inf) -> str:
+    """The end of an arm minus a rival where that is stopped; and how many seeds have that, if not all.
+
+    within: leaves out seeds on which the two differ in `by` by more than that, where the rival's end has more H_resp.
+    """
+    differences = stopped_at(curves, by, [column])
+    values = differences[differences[by].abs() <= within][column].dropna().reset_index(drop=True)
     if values.empty:
         return "-"
     few = f"; {len(values)} seed{'s' * (len(values) > 1)}" if len(values) < len(curves) else ""

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from era.language import KEPT_WITHIN
 from recipes.pages import table
 from rivals import equal, llm, records
-from rivals.comparisons import curves_by_key, curves_of, difference, spread, stopped_table
+from rivals.comparisons import curves_by_key, curves_of, difference, spread, stopped_cell, stopped_table
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, chosen_and_fresh
 
 # The task on which settings are chosen, the one on which they are reported, and whether updates are off-policy.
@@ -80,17 +81,26 @@ def results_of_parts(numbers: pd.DataFrame) -> dict[str, TaskResults]:
 
 
 def results_table(results: TaskResults) -> str:
-    """Mean (smallest to largest) over the fresh seeds, and ERA's differences to each other method, seed by seed."""
-    compared = COMPARED[results.task]
-    era, lines = results.fresh["off-era" if results.off_policy else "era"], []
+    """Mean (smallest to largest) over the fresh seeds, and ERA's differences to each other method, seed by seed: at the
+    end, and where the other is stopped."""
+    compared, known = COMPARED[results.task], curves_by_key("llm")
+    name_of_era = "off-era" if results.off_policy else "era"
+    era, lines = results.fresh[name_of_era], []
     for method, runs in results.fresh.items():
         cells = [spread(runs.response_entropy, 2)]
         for column, digits in compared.values():
             cells.append(spread(runs[column], digits))
             cells.append("-" if runs is era else difference(era[column], runs[column], digits))
+        arms = ((results.task, name, results.chosen[name]) for name in (name_of_era, method))
+        curves = curves_of(known, *arms, FRESH_SEEDS)
+        for by, column in ((equal.REWARD, equal.ENTROPY), (equal.ENTROPY, equal.REWARD)):
+            # Curves of adaptive-mean have the mean entropy of all tokens in the place of H_resp.
+            has_both = method not in (name_of_era, "adaptive-mean")
+            cells.append(stopped_cell(curves, by, column, 2, KEPT_WITHIN) if has_both else "-")
         lines.append([NAMES[method], results.chosen[method], *cells])
     headings = [cell for heading in compared for cell in (heading, "ERA minus it")]
-    return table(["method", "setting", "H_resp", *headings], lines)
+    stopped = ["H_resp: ERA minus it, at ERA's reward", "reward: ERA minus it, at ERA's H_resp"]
+    return table(["method", "setting", "H_resp", *headings, *stopped], lines)
 
 
 def stopped_by_part(results: Mapping[str, TaskResults]) -> str:
@@ -105,7 +115,8 @@ def stopped_by_part(results: Mapping[str, TaskResults]) -> str:
         for rate, seeds in compared:
             curves = curves_of(known, (part.task, era, part.chosen[era]), (part.task, grpo, rate), seeds)
             lines.append((f"{title}; GRPO at {rate}, {len(seeds)} seeds", curves))
-    return stopped_table("task", "GRPO", lines, {equal.REWARD: {equal.ENTROPY: 2}, equal.ENTROPY: {equal.REWARD: 2}})
+    of = {equal.REWARD: {equal.ENTROPY: 2}, equal.ENTROPY: {equal.REWARD: 2}}
+    return stopped_table("task", "GRPO", lines, of, within=KEPT_WITHIN)
 
 
 def tables(numbers: pd.DataFrame) -> dict[str, str]:

@@ -140,6 +140,16 @@ def test_sentences_on_grpo_stopped_earlier_have_the_records_numbers(monkeypatch)
         assert float(low) < 0 < float(high)
 
 
+def test_a_rival_that_ends_with_more_entropy_has_no_equal_point():
+    """By hand: on the second of three seeds the rival never comes down to the run's H_resp."""
+    run = pd.DataFrame({"step": range(5, 55, 5), "reward": 0.9, "response_entropy": 1.0})
+    rival = run.assign(reward=0.5, response_entropy=[2.0 - 0.2 * i for i in range(10)])
+    curves = [(run, rival), (run, rival.assign(response_entropy=1.6)), (run, rival.assign(reward=0.6))]
+    assert comparisons.stopped_cell(curves, equal.ENTROPY, "reward", 2, within=0.1).endswith("; 2 seeds")
+    assert "+0.35 (" in comparisons.stopped_cell(curves, equal.ENTROPY, "reward", 2, within=0.1)
+    assert "seeds" not in comparisons.stopped_cell(curves, equal.ENTROPY, "reward", 2)
+
+
 def test_rival_that_holds_an_entropy_is_stopped_at_its_last():
     """So it may go on learning there; one that ends with more entropy is taken at its end."""
     run = curve([1.0] * 3, [0.6] * 3)
