@@ -96,7 +96,7 @@ def frontiers(samples: pd.DataFrame, parts: dict[str, tuple[str, dict[str, str]]
     """
     fresh = samples[samples.seed.isin(FRESH_SEEDS)]
     means = fresh.groupby(["task", "method", "setting", "temperature"])[["pass_at_1", "distinct_32"]].mean()
-    figure = Figure((4.2 * len(parts), 4.6))
+    figure = Figure((3 * len(parts), 5.2))
     axes = figure.subplots(1, len(parts), sharey=True)
     for (title, (task, settings)), axis in zip(parts.items(), axes):
         for method, setting in settings.items():
@@ -107,7 +107,7 @@ def frontiers(samples: pd.DataFrame, parts: dict[str, tuple[str, dict[str, str]]
             axis.plot(points.pass_at_1, points.distinct_32, label=label, **look)
         axis.set(xlabel="accuracy", xlim=(0.5 if task == "chain" else 0, 1.005))
         axis.set_title(title, fontsize=10)
-        axis.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.13))
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), fontsize=8.5)
     axes[0].set_ylabel("distinct right answers of 32")
     figure.savefig(file)
 
@@ -134,7 +134,7 @@ def trl_curves(curves: pd.DataFrame, file: Path) -> None:
                 path = mean.rolling(5, min_periods=1).mean()
                 axes[2].plot(path.reward, path.distinct_right, linewidth=1.8, **look)
         axis.axhline(trl_page.BOUND[task], color=colors.BOUND, linewidth=1, label="ERA's bound")
-        axis.set(title=f"{task}: entropy", xlabel="training step", ylabel="H_resp (nats)")
+        axis.set(title=f"{task}: entropy", xlabel="training step", ylabel="H_resp (nats)", ylim=(0, None))
     axes[2].set(
         title=f"{next(iter(trl_page.PANELS))}: variety at equal reward",
         xlabel="reward (mean over 25 steps)",
