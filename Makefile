@@ -127,7 +127,7 @@ rivals: rivals-llm-hold rivals-trl rivals-control
 ## rivals, rivals-llm-hold: all, for days; in verl: what holds ERA's bound; 220 runs
 rivals-llm-hold: patched-verl
 	@$(CPU) -m rivals.launch llm-hold
-## rivals-trl: the same in TRL, SmolLM2-135M; 128 runs
+## rivals-trl: the same in TRL, SmolLM2-135M; 134 runs
 rivals-trl: $(call ready,trl-cpu)
 	@$(TRL_CPU) -m rivals.launch trl
 ## rivals-control: PPO with low noise, mis-set targets, EAPO; SAC's alpha

@@ -125,6 +125,7 @@ def trl_tasks(numbers: pd.DataFrame) -> list[Task]:
         bonus = {f"adaptive bonus, {target} nats": ("adaptive", target)}
         suffix = "" if decides else f"@{bound:g}"
         task_arms = arms_of_host(("grpo", "0"), ("grpo-rate", "0.25"), bonus, ("era", f"{bound:g}"), suffix)
+        task_arms |= {"GRPO without negative advantages": ("grpo-negative", "0")} if decides else {}
         seeds = (*trl.HOLD_SEEDS, *(later_seeds(numbers, name) if decides else ()))
         tasks.append(Task(name, bound, task_arms, seeds, decides=decides))
     return tasks

@@ -14,13 +14,14 @@ HOLD = (
     ("pairs", {"era-hold": ("8",), "grpo": ("0",), "era-k": ("8",)}, HOLD_SEEDS),
     ("pairs", {"era-hold": ("2", "4"), "era-negative": ("0",), "adaptive": ("0.28",)}, HOLD_SEEDS),
     ("pairs50-400", {"era-hold": ("8",), "grpo": ("0",), "era-k": ("8",), "era-negative": ("0",)}, HOLD_SEEDS),
-    ("pairs", {"era-hold": ("8@0.8", "8@1.6")}, HOLD_SEEDS),
+    ("pairs50-400", {"era": ("1.6",), "grpo-negative": ("0",)}, HOLD_SEEDS),
+    ("pairs", {"era-hold": ("8@0.8", "8@1.6"), "grpo-negative": ("0",)}, HOLD_SEEDS),
     ("pairs", {"era-hold": ("1",), "grpo-rate": ("0.25",), "era": ("1.2",), "era-k": ("4",)}, HOLD_SEEDS),
     ("pairs50-400", {"era-hold": ("4", "2"), "adaptive": ("0.46",)}, HOLD_SEEDS),
     ("pairs", {"era-hold": ("8",), "grpo": ("0",), "era-k": ("8",), "era-negative": ("0",)}, LATER_SEEDS),
     ("pairs", {"era-hold": ("2@0.8", "4@0.8"), "era-k": ("8@0.8",), "adaptive": ("0.2",)}, HOLD_SEEDS),
     ("pairs", {"era-hold": ("2@1.6", "4@1.6"), "era-k": ("8@1.6",), "adaptive": ("0.4",)}, HOLD_SEEDS),
-    ("pairs50-400", {"era-hold": ("1",), "grpo-rate": ("0.25",), "era": ("1.6",), "era-k": ("4",)}, HOLD_SEEDS),
+    ("pairs50-400", {"era-hold": ("1",), "grpo-rate": ("0.25",), "era-k": ("4",)}, HOLD_SEEDS),
     ("pairs", {"era-hold": ("1@0.8",), "era-negative": ("0@0.8",), "era": ("0.8",), "era-k": ("4@0.8",)}, HOLD_SEEDS),
     ("pairs", {"era-hold": ("1@1.6",), "era-negative": ("0@1.6",), "era": ("1.6",), "era-k": ("4@1.6",)}, HOLD_SEEDS),
 )
@@ -66,7 +67,7 @@ def arm(task: str, method: str, setting: str) -> Arm:
     match method:
         case "grpo" | "era" | "adaptive":
             return Arm(base, value, steps)
-        case "era-negative":
+        case "era-negative" | "grpo-negative":
             return Arm(base, bound, steps, negative_weight=value)
         case "grpo-rate":
             return Arm(base, bound, steps, {"learning_rate": value * LEARNING_RATE})

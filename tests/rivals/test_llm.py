@@ -122,7 +122,7 @@ def test_runs_are_chosen_by_task_seed_and_arm(monkeypatch):
         ["pairs-warm-up-0-seed4", "pairs-warm-up-0-seed5"],
         [f"pairs-{arm}-seed{seed}" for seed in (4, 5) for arm in ("era-hold-8", "grpo-0")],
     ]
-    assert [len(stage) for stage in chosen("trl")] == [8, 128]
+    assert [len(stage) for stage in chosen("trl")] == [8, 134]
     assert chosen("llm-hold", SEED="31", TASKS="chain", ARMS="era-negative-0") == [["chain-era-negative-0-seed31"]]
     assert chosen("trl", SEED="77") == [[], []]
     with pytest.raises(UserError, match="ARMS: trl has no era-hold-3. There are: adaptive-0.2 "):
