@@ -104,17 +104,16 @@ def results_table(results: TaskResults) -> str:
 
 
 def stopped_by_part(results: Mapping[str, TaskResults]) -> str:
-    """ERA beside GRPO, stopped earlier: with the chosen learning rates, and where both were tuned with the task's.
+    """ERA beside GRPO at the task's own learning rate, stopped earlier, where both were tuned.
 
     The curves have no distinct answers.
     """
     known, lines = curves_by_key("llm"), []
     for title, part in results.items():
-        era, grpo = (f"off-{name}" if part.off_policy else name for name in ("era", "grpo"))
-        compared = [(part.chosen[grpo], FRESH_SEEDS), *([("1", TUNING_SEEDS)] if part.tuned else [])]
-        for rate, seeds in compared:
-            curves = curves_of(known, (part.task, era, part.chosen[era]), (part.task, grpo, rate), seeds)
-            lines.append((f"{title}; GRPO at {rate}, {len(seeds)} seeds", curves))
+        if part.tuned:
+            era, grpo = (f"off-{name}" if part.off_policy else name for name in ("era", "grpo"))
+            arms = (part.task, era, part.chosen[era]), (part.task, grpo, "1")
+            lines.append((title, curves_of(known, *arms, TUNING_SEEDS)))
     of = {equal.REWARD: {equal.ENTROPY: 2}, equal.ENTROPY: {equal.REWARD: 2}}
     return stopped_table("task", "GRPO", lines, of, within=KEPT_WITHIN)
 
