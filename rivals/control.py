@@ -221,7 +221,8 @@ def readme_text() -> str:
     verdicts = {verdict(*pair) for measure in MEASURES.values() for pair in seeds_by_task(measure).values()}
     reproduced = "reproduced" if verdicts == {"above"} else "not reproduced as a whole"
     return wrapped(
-        f"- **PPO on HalfCheetah-v4** has a return of {ppo.mean():,.0f} without ERA and of {era.mean():,.0f} with it "
+        f"- **PPO on HalfCheetah-v4** has a return of {ppo.mean():,.0f} without ERA ({ppo.min():,.0f} to "
+        f"{ppo.max():,.0f}) and of {era.mean():,.0f} with it "
         f"({seeds}). {', '.join(without)}. [The paper's figure](docs/control/ppo.md#the-figure) of four tasks is "
         f"{reproduced}.",
         "  ",
