@@ -3,16 +3,17 @@
 """The rule, and the tables and pictures that the pages show; on runs made by hand, and on the records."""
 
 import math
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from recipes import pages
+from recipes import PROJECT, pages
 from recipes.curves import at_end, over_all
-from rivals import comparisons, control, equal, hold, llm, pictures, records, report, trl, trl_page
-from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose
+from rivals import comparisons, control, equal, hold, llm, llm_page, pictures, records, report, trl, trl_page
+from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose, rows_of_seeds
 
 
 def test_the_pages_have_the_tables_of_the_records():
@@ -138,6 +139,77 @@ def test_sentences_on_grpo_stopped_earlier_have_the_records_numbers(monkeypatch)
     for updates in (10, 20, 25):
         low, high = interval(weight, equal.REWARD, "response_entropy", 2, updates, "pairs50")[1].split(" to ")
         assert float(low) < 0 < float(high)
+
+
+def accuracies(task, arm, seeds=llm.HOLD_SEEDS) -> pd.Series:
+    """In verl, of the final weights, by seed."""
+    return llm.measures(records.read("llm/samples")).pass_at_1[task][arm].loc[list(seeds)]
+
+
+RANGES = {(".13", ".38"), (".70", ".90"), ("0", ".85")}  # not intervals; the second test has them
+
+
+def test_intervals_in_sentences_are_those_of_the_tables():
+    """And the means before them. A sentence may be about a table of another page, which it links."""
+    files = [*sorted((report.DOCS / "rivals").glob("*.md")), report.DOCS / "when-to-use.md"]
+    pages = {file.name: file.read_text().splitlines() for file in files}
+    cells = [line for lines in pages.values() for line in lines if line.startswith("|")]
+    cells += (records.RECORDS / "trl/comparisons.md").read_text().splitlines()
+    for task, one, other, seeds in (  # of these the pages have sentences alone
+        ("chain", ("era", "0.45"), ("adaptive-mean", "0.7"), FRESH_SEEDS),
+        ("chain", ("era-hold", "8"), ("grpo", "1"), llm.HOLD_SEEDS),
+        ("chain-single", ("era-hold", "8"), ("grpo", "1"), llm.HOLD_SEEDS),
+    ):
+        cells.append(comparisons.difference(accuracies(task, one, seeds), accuracies(task, other, seeds), 2))
+    known = set()
+    for cell in re.findall(r"([-+\d.,]+) \(([-+\d.,]+) to ([-+\d.,]+)\)", "\n".join(cells)):
+        mean, low, high = (float(value.replace(",", "")) for value in cell)
+        known |= {(mean, low, high), (-mean, -high, -low)}  # a sentence may have the difference the other way round
+    number, checked = r"-?[\d.]*\d", 0
+    for name, lines in pages.items():
+        text = " ".join(" ".join(line for line in lines if not line.startswith("|")).split())
+        for said in re.finditer(rf"(?:\(|(?<!to )(?<![-.\d])({number}), )({number}) to ({number})", text):
+            own_mean, low, high = said.groups()
+            if (low, high) in RANGES:
+                continue
+            means = [own_mean] if own_mean else re.findall(rf"(?<![.\d]){number}", text[: said.start()][-150:])
+            signed = {(sign * float(mean), float(low), float(high)) for mean in means for sign in (1, -1)}
+            assert signed & known, f"{name}: {text[max(0, said.start() - 80) : said.end()]}"
+            checked += 1
+    assert checked > 30
+
+
+def test_ranges_in_sentences_have_the_records_numbers():
+    of_verl, of_hold = ((report.DOCS / f"rivals/{name}.md").read_text() for name in ("llm", "trl-hold"))
+    rows = [line for line in of_verl.splitlines() if line.startswith(("| GRPO sampled hotter |", "| clip-higher |"))]
+    below = [cell for row in rows for cell in re.findall(r"\*\*\+0(\.\d+) \([^|]*\|$", row)]
+    assert f"less reward at ERA's entropy** ({min(below)} to {max(below)})" in " ".join(of_verl.split())
+    for task in ("chain-goal", "chain", "chain-biased"):
+        without, hold_8 = accuracies(task, ("era-negative", "0")), accuracies(task, ("era-hold", "8"))
+        spans = [
+            f"{of.min():.2f} to {of.max():.2f}".replace("0.00", "0").replace("0.", ".") for of in (without, hold_8)
+        ]
+        assert (without > hold_8).all()
+        assert re.search(rf"{spans[0]} on `{task}` \((hold )?{spans[1]}\)", " ".join(of_hold.split())), (task, spans)
+
+
+def test_what_is_said_of_hold_in_readme_and_in_when_to_use():
+    """How many runs kept the bound on its two tasks in TRL, and how much less reward the end has than GRPO's."""
+    numbers = trl_page.recorded_runs()
+    page = hold.tables(numbers, llm_page.recorded_runs())["trl"]
+    kept = re.findall(r"^\| ERA(?: with hold)?, k = 8 \|.* (\d of \d) \|", page, re.MULTILINE)
+    assert kept[:3] == ["1 of 3", "1 of 3", "3 of 3"]  # with hold and without it on one task, with it on the second
+    held, of_grpo = (
+        pd.concat([rows_of_seeds(numbers.reward, (task, *arm), trl.HOLD_SEEDS) for task in trl.BOUND])
+        for arm in (("era-hold", "8"), ("grpo", "0"))
+    )
+    less = f"{(of_grpo - held).max():.2f}".removeprefix("0")
+    readme, advice = (
+        " ".join(file.read_text().split()) for file in (PROJECT / "README.md", report.DOCS / "when-to-use.md")
+    )
+    assert "one run of three kept it on one task, as without `hold`, and all on a second" in readme
+    assert "one of three runs kept it, as without `hold`; on a second task all did" in advice
+    assert f"up to {less} less than GRPO at its end" in readme and f"GRPO's end has up to {less} more" in advice
 
 
 def test_a_rival_that_ends_with_more_entropy_has_no_equal_point():
