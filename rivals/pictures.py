@@ -125,8 +125,7 @@ def trl_curves(curves: pd.DataFrame, file: Path) -> None:
             runs = known.loc[(task, *arm)]
             mean = runs.groupby("step")[["response_entropy", "reward", "distinct_right"]].mean()
             look = {"color": color(*arm)}
-            label = "adaptive bonus" if arm[0] == "adaptive" else trl_page.NAMES[arm]
-            axis.plot(mean.index, mean.response_entropy, linewidth=1.8, label=label, **look)
+            axis.plot(mean.index, mean.response_entropy, linewidth=1.8, label=trl_page.NAMES[arm], **look)
             last = runs.groupby("seed").tail(records.LAST // records.ROW_STEPS)
             ends = last.groupby("seed").response_entropy.mean()
             axis.plot([1.03 * mean.index[-1]] * len(ends), ends, "o", markersize=3, clip_on=False, **look)
