@@ -199,6 +199,13 @@ def p_value(differences: pd.Series) -> float:
     return stats.ttest_1samp(differences, 0).pvalue if len(differences) > 1 and differences.any() else math.nan
 
 
+def ends(numbers: pd.DataFrame, task: Task, arm: Arm) -> list[pd.Series]:
+    """`task.tested_at_end` of HOLD_8 and of an arm, of the seeds that both have."""
+    arms = (task.arms[HOLD_8], arm)
+    seeds = [seed for seed in task.seeds if all(task.run(one, seed) in numbers.index for one in arms)]
+    return [rows_of_seeds(numbers[task.tested_at_end], (task.name, *one), seeds) for one in arms]
+
+
 def p_values(numbers: pd.DataFrame, host: Host, task: Task, name: str, rival: Arm, curves: Curves) -> dict[str, float]:
     """Of HOLD_8 minus a rival, by what is compared, as the page says it. name: the rival's."""
     title = f"`{task.name}` at {task.label} nats, {name}"
@@ -207,8 +214,7 @@ def p_values(numbers: pd.DataFrame, host: Host, task: Task, name: str, rival: Ar
         differences = stopped_at(curves, by, [column])[column]
         by_title[f"{title}: {STOPPED_NAMES[column]} at equal {STOPPED_NAMES[by]}"] = p_value(differences)
     if task.tested_at_end:
-        ends = numbers[task.tested_at_end]
-        held, other = (rows_of_seeds(ends, (task.name, *arm), task.seeds) for arm in (task.arms[HOLD_8], rival))
+        held, other = ends(numbers, task, rival)
         by_title[f"{title}: {task.tested_at_end} at the end"] = p_value(held - other)
     return by_title
 
@@ -217,14 +223,11 @@ def last_column(numbers: pd.DataFrame, host: Host, task: Task) -> tuple[str, dic
     """What `task.tested_at_end` is called, and HOLD_8 minus each arm in it, over the seeds that both have."""
     if not task.tested_at_end:
         return "", {}
-    digits = {column: digits for column, digits in host.at_end_if_tested.values()}.get(task.tested_at_end, 2)
-    names = {column: name for name, (column, _) in host.at_end_if_tested.items()}
-    ends, cells = numbers[task.tested_at_end], {}
-    for name, arm in task.arms.items():
-        seeds = [s for s in task.seeds if {task.run(task.arms[HOLD_8], s), task.run(arm, s)} <= {*ends.index}]
-        held, other = (rows_of_seeds(ends, (task.name, *which), seeds) for which in (task.arms[HOLD_8], arm))
-        cells[name] = difference(held, other, digits) if seeds else "-"
-    return f"{names.get(task.tested_at_end, task.tested_at_end)} at the end", cells
+    names = {column: (name, digits) for name, (column, digits) in host.at_end_if_tested.items()}
+    name, digits = names.get(task.tested_at_end, (task.tested_at_end, 2))
+    of_arms = {label: ends(numbers, task, arm) for label, arm in task.arms.items()}
+    cells = {label: "-" if held.empty else difference(held, other, digits) for label, (held, other) in of_arms.items()}
+    return f"{name} at the end", cells
 
 
 def host_tables(numbers: pd.DataFrame, host: Host, tasks: Sequence[Task], holm_place: str) -> dict[str, str]:
