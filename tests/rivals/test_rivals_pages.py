@@ -316,6 +316,11 @@ def test_figure_is_not_reproduced_and_a_small_sigma_does_most_of_it():
     assert (ends < 2300).sum() == 9 and len(ends) == 10 and min(map(min, others)) > 4000
     page, lead = (report.DOCS / "control/ppo.md").read_text(), era - ends.max()
     assert f"that did not is {lead:,.0f} below PPO-ERA's mean" in " ".join(page.split())
+    of_era, of_ppo = (control.returns("control-ppo", agent, "Ant-v4") for agent in ("ppo_era", "ppo"))
+    stuck, not_stuck = of_ppo[of_ppo < 1600], of_ppo[of_ppo > 4000]
+    said = f"{len(stuck)} of {len(of_ppo)} end below 1,600, which none of PPO-ERA's does ({of_era.min():,.0f} to"
+    said += f" {of_era.max():,.0f}), and {len(not_stuck)} at {not_stuck.min():,.0f} to {not_stuck.max():,.0f},"
+    assert said in " ".join(page.split()) and len(stuck) + len(not_stuck) == len(of_ppo)
     low = control.returns("control-ppo", "ppo_era_-2.0")
     times = [of_arm.mean() / ppo for of_arm in (*others, low)]
     page = " ".join((report.DOCS / "when-to-use.md").read_text().split())
