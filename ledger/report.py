@@ -96,7 +96,7 @@ def first_sentence(judged: Judged) -> str:
     """How many of the paper's claims, and of the rows of its tables, were tested, and what came out."""
     claims = Counter(state for state, _ in judged.claims.values())
     hold, fail, undecided = (claims[state] for state in (REPRODUCED, NOT_REPRODUCED, PARTIAL))
-    said = f"Of the paper's {claims.total()} claims about its figures {hold + fail + undecided} were tested"
+    said = f"Of {claims.total()} tests of what the paper says of its figures {hold + fail + undecided} were made"
     if hold + fail + undecided:
         said += f" (as a whole {hold} of them hold, {fail} are not shown, and {undecided} are undecided)"
     numbers = Counter(judged.states[id] for id, entry in judged.paper.entries.items() if entry.tolerance)
@@ -118,7 +118,8 @@ def tested_claims(judged: Judged) -> pd.DataFrame:
         names = "; ".join(comparison.about for comparison in passed if comparison.about)
         holds = f"{len(passed)} of {len(comparisons)} parts hold" + (f": {names}" if names else "")
         holds = holds if len(comparisons) > 1 else comparisons[0].words
-        said = f"{plain(claim.quote)} ({claim.place.title})"
+        panels = {entry.panel for entry in entries} - {""}
+        said = f"{plain(claim.quote)} ({': '.join([claim.place.title, *sorted(panels)])})"
         steps = max(result.steps for result in runs)
         size = f"{len(runs)} runs" + (f" of {steps:,} steps" if steps else "")
         lines.append((len(comparisons), said, f"{SYMBOLS[state]} {VERDICTS[state]}", holds, size))

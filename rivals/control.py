@@ -193,16 +193,19 @@ def ppo_table(first: str, arms: dict[str, str], subject: str = "ppo_era", seeds:
         cells += [minus(ends[subject], mine), seen_from(ends[subject], mine)]
         lines.append([label, *cells, spread(entropies, 2), spread(100 * clipped, 0)])
     heading = ["return, each seed", "mean", "mean over the training", "it minus PPO", f"{name} minus it", SEEN]
-    return table([first, *heading, "entropy per dimension", "actions at a bound, %"], lines)
+    heading += ["entropy per dimension (least to most)", "actions at a bound, % (least to most)"]
+    return table([first, *heading], lines)
 
 
 def arms_table() -> str:
     """The arms of HalfCheetah-v4, and what is left of PPO-ERA's differences to them after Holm's correction."""
-    era = returns("control-ppo", "ppo_era")
     others = [agent for agent in ARMS if agent != "ppo_era"]
-    p_values = {ARMS[agent]: WELCH(era, returns("control-ppo", agent)).pvalue for agent in others}
-    left = "; ".join(holm(p_values, len(others))) or "none"
-    survivors = f"Of PPO-ERA's differences these survive Holm's correction over the {len(others)}: {left}."
+    said = []
+    for words, measure in MEASURES.items():
+        era, *of_others = (returns("control-ppo", agent, measure=measure) for agent in ("ppo_era", *others))
+        p_values = {ARMS[agent]: WELCH(era, ends).pvalue for agent, ends in zip(others, of_others)}
+        said.append(f"{words.capitalize()}: {'; '.join(holm(p_values, len(others))) or 'none'}.")
+    survivors = f"Of PPO-ERA's differences these survive Holm's correction over the {len(others)}. {' '.join(said)}"
     return f"{ppo_table('sigma', ARMS)}\n\n{wrapped(survivors)}"
 
 
@@ -213,7 +216,8 @@ def readme_text() -> str:
     without = []
     for agent, words in (
         ("ppo_constant", "A small constant standard deviation has"),
-        ("ppo_parameter", "a learned one that starts small"),
+        ("ppo_parameter", "learned ones that start small"),
+        ("ppo_head", "and"),
     ):
         ends = returns("control-ppo", agent)
         how = {NOT_TOLD_APART: "not told apart"}.get(verdict(ends, era), f"{verdict(ends, era)} ERA")
@@ -222,9 +226,8 @@ def readme_text() -> str:
     reproduced = "reproduced" if verdicts == {"above"} else "not reproduced as a whole"
     return wrapped(
         f"- **PPO on HalfCheetah-v4** has a return of {ppo.mean():,.0f} without ERA ({ppo.min():,.0f} to "
-        f"{ppo.max():,.0f}) and of {era.mean():,.0f} with it "
-        f"({seeds}). {', '.join(without)}. [The paper's figure](docs/control/ppo.md#the-figure) of four tasks is "
-        f"{reproduced}.",
+        f"{ppo.max():,.0f}) and of {era.mean():,.0f} with it ({seeds}). {', '.join(without[:2])} {without[2]}. "
+        f"[The paper's figure](docs/control/ppo.md#the-figure) of four tasks is {reproduced}.",
         "  ",
     )
 

@@ -227,5 +227,5 @@ def returns(panels: Mapping[str, tuple[dict[str, list[pd.Series]], dict[str, str
         axis.legend(
             loc="upper center", bbox_to_anchor=(0.5, -0.13), title="mean of the seeds, and how many", fontsize=8
         )
-    axes[0].set_ylabel("return of an evaluation's episode")
+    axes[0].set_ylabel(f"return, mean of {window} evaluations" if window > 1 else "return of an evaluation")
     figure.savefig(file)

@@ -53,7 +53,7 @@ def draw(folder: Path) -> None:
     returns = {agent: control.evaluations("control-ppo", agent) for agent in control.ARMS}
     of_eapo = {agent: control.evaluations("control-ppo", agent, control.EAPO_SEEDS) for agent in control.EAPO}
     pictures.returns(
-        {"PPO-ERA and other sigmas": (returns, control.ARMS), "EAPO, three seeds": (of_eapo, control.EAPO)},
+        {"HalfCheetah-v4: other sigmas": (returns, control.ARMS), "HalfCheetah-v4: EAPO": (of_eapo, control.EAPO)},
         10,
         folder / "control-ppo.png",
     )

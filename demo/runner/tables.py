@@ -9,6 +9,7 @@ import matplotlib
 import pandas
 
 from demo.runner.training import csv_rows
+from recipes import colors
 
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
@@ -65,7 +66,7 @@ def entropy_picture(curves, styles: dict[str, dict], answers: int, low: float, w
         "distinct_right": f"distinct right answers of {answers}",
     }
     figure, axes = picture(curves, "step", titles, styles, window)
-    axes[0].axhline(low, color="0.5", linestyle=":", linewidth=1.2, label=rf"$\omega_\mathrm{{low}}$ = {low:.2f}")
+    axes[0].axhline(low, color=colors.BOUND, linewidth=1, label=rf"$\omega_\mathrm{{low}}$ = {low:.2f}")
     for axis in axes:
         axis.set_ylim(bottom=0)
     save(figure, file, f"{note} (thin: each step; thick: mean of {window})")

@@ -27,7 +27,7 @@ def written(tmp_path_factory):
 
 
 def test_the_first_sentence_says_how_much_of_the_paper_was_tested(paper):
-    nothing = "Of the paper's 38 claims about its figures 0 were tested. Of the 32 rows of its tables "
+    nothing = "Of 38 tests of what the paper says of its figures 0 were made. Of the 32 rows of its tables "
     assert report.first_sentence(judge(paper, [])) == f"{nothing}0 were run."
     all_numbers = judge(paper, [item for entry in with_numbers(paper) for item in of_paper(entry)])
     assert "rows of its tables 32 were run: 32 reproduced, 0 not." in report.first_sentence(all_numbers)
@@ -35,7 +35,7 @@ def test_the_first_sentence_says_how_much_of_the_paper_was_tested(paper):
     assert "tables 2 were run: 0 reproduced, 2 not." in report.first_sentence(wrong)  # it is in two tables
     rows = [curves_of(paper, row, "eval_avg_return", end, 5) for row, end in (("ppo", 100), ("ppo-era", 200))]
     holds = report.first_sentence(judge(paper, sum(rows, [])))
-    assert "2 were tested (as a whole 2 of them hold, 0 are not shown, and 0 are undecided)." in holds
+    assert "2 were made (as a whole 2 of them hold, 0 are not shown, and 0 are undecided)." in holds
 
 
 def test_the_first_screen_names_the_claims_that_were_tested(paper, written):
@@ -46,14 +46,14 @@ def test_the_first_screen_names_the_claims_that_were_tested(paper, written):
         if not item.name.startswith("Ant"):
             item.curves["eval_avg_return"] -= 300
     text, _, _ = written(judge(paper, low + high))
-    assert "2 were tested (as a whole 0 of them hold, 2 are not shown, and 0 are undecided)." in text
+    assert "2 were made (as a whole 0 of them hold, 2 are not shown, and 0 are undecided)." in text
     said = "consistently yields significant improvements in both sample efficiency and final performance"
     parts = "2 of 8 parts hold: Ant-v4, end; Ant-v4, whole training"
     first = f"| {said} (PPO and PPO-ERA on MuJoCo Gym) | ✗ is not shown | {parts} | 40 runs of 100 steps |"
     assert text.index(first) < text.index("| achieves superior asymptotic performance") < text.index("## What was run")
     assert "| ● run | 0 | 0 | 8 | 8 |" in text, "8 curves, although two figures have them"
     one_seed = judge(paper, [item for item in low + high if item.seed == 1])
-    assert "2 were tested (as a whole 0 of them hold, 0 are not shown, and 2 are undecided)." in report.first_sentence(
+    assert "2 were made (as a whole 0 of them hold, 0 are not shown, and 2 are undecided)." in report.first_sentence(
         one_seed
     )
 
@@ -116,7 +116,7 @@ def test_everything_that_was_run_is_on_the_page_once_and_its_links_lead_somewher
     for id, claim in paper.claims.items():
         assert (report.plain(claim.quote) in text) or judged.claims[id][0] == "not run", id
     assert all(place.id in text for place in paper.places.values())
-    order = [text.index(words) for words in ("**Of the paper's", "## What was run", "![", "## What was not run")]
+    order = [text.index(words) for words in ("**Of 38 tests", "## What was run", "![", "## What was not run")]
     assert order == sorted(order)
     reader = Reader()
     reader.feed(page)

@@ -167,7 +167,7 @@ def test_a_claim_of_sample_efficiency_takes_the_whole_curve_too(paper):
     assert parts[0].words == f"{words}; {seen:.1f} would be seen in 4 of 5 cases"
 
 
-def test_returns_are_divided_by_what_solves_the_task_before_they_are_aggregated(paper):
+def test_returns_are_divided_by_the_tasks_scale_before_they_are_aggregated(paper):
     low = curves_of(paper, "hb-fasttd3", "eval_avg_return", 100)
     high = curves_of(paper, "hb-fastsac-era", "eval_avg_return", 450)
     _, (part,) = judge(paper, low + high).claims["aggregate"]

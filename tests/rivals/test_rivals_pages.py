@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from ledger.paper import load
+from ledger.statistics import bootstrap, interquartile_difference
 from recipes import PROJECT, pages
 from recipes.curves import at_end, over_all
 from rivals import comparisons, control, equal, hold, llm, llm_page, pictures, records, report, trl, trl_page
@@ -329,6 +331,54 @@ def test_figure_is_not_reproduced_and_a_small_sigma_does_most_of_it():
     assert f"has {min(times):.1f} to {max(times):.1f} times PPO's mean return" in page
     entropies = [at_end(rows.entropy_per_dim) for rows in control.runs("control-ppo", "ppo_parameter").values()]
     assert np.mean(entropies) == pytest.approx(-2.2, abs=0.05)
+
+
+def of_ppo(agent, task=control.CHEETAH, seeds=None, measure=at_end) -> pd.Series:
+    return control.returns("control-ppo", agent, task, seeds, measure)
+
+
+def interval(one, other, form=",.0f") -> str:
+    """As the pages write a difference of means in a sentence."""
+    low, high = control.WELCH(one, other).confidence_interval()
+    return f"{one.mean() - other.mean():{form}} ({low:{form}} to {high:{form}})"
+
+
+def test_what_is_said_of_control_has_the_records_numbers():
+    """What the first five seeds said, what PPO's runs that are not counted would change, and what small sigmas do."""
+    page, sac = (" ".join((report.DOCS / f"control/{name}.md").read_text().split()) for name in ("ppo", "sac"))
+    five = range(1, 6)
+    of_five = [[of_ppo(agent, task, five) for task in control.TASKS] for agent in ("ppo_era", "ppo")]
+    assert f"Ant at the end was not told apart, {interval(of_five[0][1], of_five[1][1], '+,.0f')}," in page
+    divided = [
+        (ends / load().scales[task]).to_numpy() for side in of_five for task, ends in zip(control.TASKS, side)
+    ]
+    middle, low, high = bootstrap(divided, interquartile_difference)
+    assert f"nor were the four tasks together, {middle:+.2f} ({low:+.2f} to {high:+.2f})" in page
+    assert math.copysign(1, low) < 0
+
+    ppo, era = of_ppo("ppo"), of_ppo("ppo_era")
+    others = (6175, 6579)
+    assert "the others {:,.0f} and {:,.0f};".format(*(era.mean() - end for end in others)) in page
+    assert f"would be {interval(era, pd.concat([ppo, pd.Series(others)]), '+,.0f')}" in page
+
+    learned, layer, no_bonus, noisy = map(of_ppo, ("ppo_parameter", "ppo_head", "ppo_no_bonus", "ppo_era_1.0"))
+    assert f"without it PPO has [{no_bonus.mean():,.0f}](#eapo)" in page and f"PPO, has {noisy.mean():,.0f}" in page
+    shares = [(arm.mean() - ppo.mean()) / (era.mean() - ppo.mean()) for arm in (learned, layer)]
+    assert f"have {shares[0]:.2f} and {shares[1]:.2f} of PPO-ERA's gain".replace("0.", ".") in page
+    over = interval(*(of_ppo(agent, measure=over_all) for agent in ("ppo_era", "ppo_head")))
+    mean, spread = over.split(" ", 1)
+    assert f"PPO-ERA is {mean} above its layer without ERA {spread}" in page
+    ends = [at_end(rows.entropy_per_dim) for rows in control.runs("control-ppo", "ppo_head").values()]
+    assert np.mean(ends) == pytest.approx(-1.8, abs=0.05)
+
+    seconds = [
+        {seed: rows.cpu_seconds.iloc[-1] for seed, rows in control.runs("control-ppo", agent, "Ant-v4").items()}
+        for agent in ("ppo_era", "ppo")
+    ]
+    times = [seconds[0][seed] / seconds[1][seed] for seed in seconds[0]]
+    assert f"took {min(times):.2f} to {max(times):.2f} times as much" in page
+    one, other = (control.returns("obac", agent) for agent in ("sac_era", "obac-reward"))
+    assert f"SAC-ERA minus OBAC with the reward switch, {interval(one, other, '+,.0f')}" in sac
 
 
 def test_what_is_said_of_different_answers_and_of_prompts_given_up():
