@@ -12,4 +12,5 @@ BOUND = "#b02a2a"  # red: what ERA promises, as a line
 LIGHT_BLUE, DARK_BLUE, PURPLE = "#8fc1e3", "#123a66", "#8b5fa8"
 ORANGE, LIGHT_ORANGE, GREEN = "#d1611a", "#e8a06b", "#5f8f3e"
 DARK_RED, TEAL, OCHRE, GREY, BROWN, MAGENTA = "#a33b3b", "#2f9c95", "#b59a1f", "0.6", "#6b4a2b", "#c2408f"
+LIGHT_RED, PINK = "#e58a8a", "#e0a3c8"
 K_8, NO_NEGATIVES, HOLD = DARK_BLUE, PURPLE, MAGENTA  # in language models, of whatever k

@@ -97,7 +97,7 @@ VERL = Host(
     "verl",
     "llm",
     {"accuracy": ("pass_at_1", 2)},
-    {"accuracy at the best temperature": ("best_accuracy", 2), "d@.95": ("d@.95", 1)},
+    {"accuracy at the best temperature": ("best_accuracy", 2), "d@.95": ("d@.95", 1), "reward": ("reward", 2)},
     {equal.REWARD: {equal.ENTROPY: 2}, equal.ENTROPY: {equal.REWARD: 2}},
     ((equal.REWARD, equal.ENTROPY), (equal.ENTROPY, equal.REWARD)),
 )
@@ -178,7 +178,7 @@ def results_table(numbers: pd.DataFrame, recorded: pd.DataFrame, host: Host, tas
         beside_grpo = [stopped_cell(curves, by, column, 2) if curves else "-" for by, column in compared]
         lines.append([name, *cells, f"{sum(is_kept)} of {len(keys)}", *beside_grpo])
     heading = ["arm", *at_end, "H_resp, last 10 steps", "shortfall", "worst of 20 updates", "kept"]
-    heading += ["reward at GRPO's H_resp", "H_resp at GRPO's reward"]
+    heading += ["reward minus GRPO's at equal H_resp", "H_resp minus GRPO's at equal reward"]
     if not lines:
         return "No run has finished."
     return "\n\n".join([table(heading, lines), *not_run_line(not_run)])

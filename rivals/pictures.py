@@ -36,12 +36,13 @@ COLORS = {
     "adaptive-mean": colors.LIGHT_ORANGE,
     "bonus": colors.GREEN,
     "kl": colors.BROWN,
-    "hotter": colors.GREY,
+    "hotter": colors.LIGHT_RED,
     "clip-higher": colors.DARK_RED,
     "clip-cov": colors.TEAL,
     "kl-cov": colors.OCHRE,
-    "grpo-rate 0.25": colors.GREY,
-    "grpo-negative 0": colors.TEAL,
+    "grpo-rate": colors.GREY,
+    "grpo 0.25": colors.GREY,
+    "grpo-negative 0": colors.PINK,
     "era-k 2": colors.ERA,
     "era-k 4": colors.LIGHT_BLUE,
     "era-k 8": colors.K_8,
@@ -69,9 +70,9 @@ COLORS = {
     "logit_norm": colors.DARK_RED,
     "uniform_mixing": colors.TEAL,
 }
-# ERA and GRPO stand out in black and white too.
+# ERA stands out in black and white too.
 STYLES = {
-    "grpo": {"linestyle": (0, (4, 3)), "zorder": 3},
+    "grpo-rate": {"zorder": 3},
     "era": {"linewidth": 2.5, "marker": "o"},
     "adaptive": {"marker": "s"},
     "adaptive-mean": {"marker": "D"},
@@ -101,8 +102,8 @@ def frontiers(samples: pd.DataFrame, parts: dict[str, tuple[str, dict[str, str]]
     for (title, (task, settings)), axis in zip(parts.items(), axes):
         for method, setting in settings.items():
             points = means.loc[task, method, setting]
-            name = method.removeprefix("off-")
-            label = f"GRPO, rate x {setting}" if name == "grpo" else llm_page.NAMES[method]
+            name = method.removeprefix("off-").replace("grpo", "grpo-rate")
+            label = f"GRPO, rate x {setting}" if name == "grpo-rate" else llm_page.NAMES[method]
             look = {"linewidth": 1.2, "markersize": 4, "color": COLORS[name], **STYLES[name]}
             axis.plot(points.pass_at_1, points.distinct_32, label=label, **look)
         axis.set(xlabel="accuracy", xlim=(0.5 if task == "chain" else 0, 1.005))
@@ -125,7 +126,8 @@ def trl_curves(curves: pd.DataFrame, file: Path) -> None:
             runs = known.loc[(task, *arm)]
             mean = runs.groupby("step")[["response_entropy", "reward", "distinct_right"]].mean()
             look = {"color": color(*arm)}
-            axis.plot(mean.index, mean.response_entropy, linewidth=1.8, label=trl_page.NAMES[arm], **look)
+            name = trl_page.NAMES[arm] + (f" ({task})" if arm[0] == "adaptive" else "")  # its targets differ
+            axis.plot(mean.index, mean.response_entropy, linewidth=1.8, label=name, **look)
             last = runs.groupby("seed").tail(records.LAST // records.ROW_STEPS)
             ends = last.groupby("seed").response_entropy.mean()
             axis.plot([1.03 * mean.index[-1]] * len(ends), ends, "o", markersize=3, clip_on=False, **look)

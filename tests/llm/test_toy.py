@@ -99,6 +99,13 @@ def test_the_starts_have_the_shares_that_they_say():
     torch.testing.assert_close(p["peaked"].amax(-1), torch.full((2, toy.PROMPTS), 0.7))
 
 
+def test_without_negative_advantages_the_entropy_may_fall_first():
+    """What the page says of "trap" after 100 updates: with Adam, and not with SGD."""
+    setting = dataclasses.replace(toy.SETTINGS["trap"], updates=100)
+    entropies, _ = toy.train(setting, {name: toy.ARMS[name] for name in ("GRPO", "no neg. 2")})
+    torch.testing.assert_close(entropies[-1].mean(-1), torch.tensor([[3.4, 2.2], [3.3, 3.6]]), rtol=0, atol=0.1)
+
+
 def test_it_writes_the_tables_of_the_page_and_draws(project_root, monkeypatch, tmp_path):
     """All but their numbers, which are those of fewer updates here."""
     shown = (project_root / "docs/llm/when-it-holds.md").read_text()

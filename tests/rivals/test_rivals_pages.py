@@ -14,7 +14,7 @@ from ledger.paper import load
 from ledger.statistics import bootstrap, interquartile_difference
 from recipes import PROJECT, pages
 from recipes.curves import at_end, over_all
-from rivals import comparisons, control, equal, hold, llm, llm_page, pictures, records, report, trl, trl_page
+from rivals import comparisons, control, equal, hold, llm, llm_page, pictures, records, report, trl, trl_page, vision
 from rivals.rule import FRESH_SEEDS, KEY, TUNING_SEEDS, choose, rows_of_seeds
 
 
@@ -148,7 +148,7 @@ def accuracies(task, arm, seeds=llm.HOLD_SEEDS) -> pd.Series:
     return llm.measures(records.read("llm/samples")).pass_at_1[task][arm].loc[list(seeds)]
 
 
-RANGES = {(".13", ".38"), (".70", ".90"), ("0", ".85")}  # not intervals; the second test has them
+RANGES = {(".13", ".38"), (".70", ".90"), ("0", ".85"), ("-7.8", "12.1")}  # other tests have them
 
 
 def test_intervals_in_sentences_are_those_of_the_tables():
@@ -163,6 +163,10 @@ def test_intervals_in_sentences_are_those_of_the_tables():
         ("chain-single", ("era-hold", "8"), ("grpo", "1"), llm.HOLD_SEEDS),
     ):
         cells.append(comparisons.difference(accuracies(task, one, seeds), accuracies(task, other, seeds), 2))
+    of_digits = vision.measures(records.read("vision/measures"))["nll"]
+    off, on = (of_digits.loc[[(f"era, {how}", "0.3", seed) for seed in FRESH_SEEDS]] for how in ("off", "plain"))
+    for images in (vision.TEST, vision.SHIFTED):
+        cells.append(comparisons.difference(*(of[images].droplevel("arm") for of in (off, on)), 3))
     known = set()
     for cell in re.findall(r"([-+\d.,]+) \(([-+\d.,]+) to ([-+\d.,]+)\)", "\n".join(cells)):
         mean, low, high = (float(value.replace(",", "")) for value in cell)
@@ -192,7 +196,7 @@ def test_ranges_in_sentences_have_the_records_numbers():
             f"{of.min():.2f} to {of.max():.2f}".replace("0.00", "0").replace("0.", ".") for of in (without, hold_8)
         ]
         assert (without > hold_8).all()
-        assert re.search(rf"{spans[0]} on `{task}` \((hold )?{spans[1]}\)", " ".join(of_hold.split())), (task, spans)
+        assert re.search(rf"{spans[0]} on `{task}` \((hold )?{spans[1]}[);]", " ".join(of_hold.split())), (task, spans)
 
 
 def test_what_is_said_of_hold_in_readme_and_in_when_to_use():
@@ -209,8 +213,14 @@ def test_what_is_said_of_hold_in_readme_and_in_when_to_use():
     readme, advice = (
         " ".join(file.read_text().split()) for file in (PROJECT / "README.md", report.DOCS / "when-to-use.md")
     )
-    assert "one run of three kept it on one task, as without `hold`, and all on a second" in readme
-    assert "one of three runs kept it, as without `hold`; on a second task all did" in advice
+    assert "With k = 8 one run of three kept it on one task, with [`hold`]" in readme and "or without; on a" in readme
+    assert (
+        "With k = 8 one of three runs kept it, with [`hold`]" in advice
+        and "On a second task all with `hold` did" in advice
+    )
+    assert "all with `hold` did, with" in readme and "and all three without negative advantages" in advice
+    without = re.search(r"^\| ERA without negative advantages \|.* (\d of \d) \|", page, re.MULTILINE)
+    assert without[1] == "3 of 3"
     assert f"up to {less} less than GRPO at its end" in readme and f"GRPO's end has up to {less} more" in advice
 
 
@@ -349,9 +359,7 @@ def test_what_is_said_of_control_has_the_records_numbers():
     five = range(1, 6)
     of_five = [[of_ppo(agent, task, five) for task in control.TASKS] for agent in ("ppo_era", "ppo")]
     assert f"Ant at the end was not told apart, {interval(of_five[0][1], of_five[1][1], '+,.0f')}," in page
-    divided = [
-        (ends / load().scales[task]).to_numpy() for side in of_five for task, ends in zip(control.TASKS, side)
-    ]
+    divided = [(ends / load().scales[task]).to_numpy() for side in of_five for task, ends in zip(control.TASKS, side)]
     middle, low, high = bootstrap(divided, interquartile_difference)
     assert f"nor were the four tasks together, {middle:+.2f} ({low:+.2f} to {high:+.2f})" in page
     assert math.copysign(1, low) < 0
@@ -396,12 +404,65 @@ def test_what_is_said_of_different_answers_and_of_prompts_given_up():
     assert f"ERA has {era:.0f} different right answers at the hottest temperature at which .95 are right" in page
     assert f"a bonus on mean entropy {bonus:.0f}, GRPO with a quarter of the learning rate {slow:.0f}" in page
     fresh = mean("chain", "era", "0.45", FRESH_SEEDS, "pass_at_1")
-    two, grpo = (mean("chain", *arm, TUNING_SEEDS, "pass_at_1") for arm in (("era", "0.45"), ("grpo", "1")))
-    said = f"{fresh:.2f} there; on the two seeds on which GRPO ran it is {two:.2f}, and GRPO's {grpo:.2f}"
+    both = [(*TUNING_SEEDS, 31), ("era", "0.45"), ("grpo", "1")]
+    of_era, of_grpo = (runs.pass_at_1["chain"][arm] for arm in both[1:])
+    of_era = pd.concat([of_era, runs.pass_at_1["chain"]["era-k", "2"]])  # seed 31, with the same bound
+    three = of_era.loc[list(both[0])].mean(), of_grpo.loc[list(both[0])].mean()
+    said = f"{fresh:.2f} there; on three other seeds {three[0]:.2f}, GRPO's {three[1]:.2f}."
     assert f"ERA's accuracy is {said}".replace("0.", ".") in page
-    half, full = (mean("chain-goal", "grpo", rate, TUNING_SEEDS, "pass_at_32") for rate in ("0.5", "1"))
-    said = f"for {half:.2f} of them at half the learning rate, and for {full:.2f} at the full one (two seeds)"
+    half, high = (mean("chain-goal", *arm, FRESH_SEEDS, "pass_at_32") for arm in (("grpo", "0.5"), ("era", "0.7")))
+    full, without = (
+        mean("chain-goal", *arm, llm.HOLD_SEEDS, "pass_at_32") for arm in (("grpo", "1"), ("era-negative", "0"))
+    )
+    said = (
+        f"right for {half:.2f} of them at half the learning rate, with ERA and a high bound for {high:.2f} (five seeds,"
+    )
     assert said.replace("0.", ".") in page
+    said = f"On five others GRPO at the full rate has {full:.2f}, ERA without negative advantages {without:.2f}."
+    assert said.replace("0.", ".") in page
+
+
+def test_what_is_said_of_later_seeds_and_of_runs_without_reward():
+    """docs/rivals/llm.md and trl-hold.md, whose tables have none of these numbers."""
+    of_verl, of_hold = (
+        " ".join((report.DOCS / f"rivals/{name}.md").read_text().split()) for name in ("llm", "trl-hold")
+    )
+    runs = llm.measures(records.read("llm/samples"))
+    of_chain = runs["d@.95"]["chain"]
+    era = pd.concat([of_chain["era", "0.45"], of_chain["era-k", "2"]])  # seed 31, with the same bound
+    slow, later = of_chain["grpo", "0.25"], [16, 23, 31]
+    told = [f"{a:.0f}, {b:.0f} and {c:.0f}" for a, b, c in (era.loc[later], slow.loc[later])]
+    all_eight = [*FRESH_SEEDS, *later]
+    cell = comparisons.difference(era.loc[all_eight], slow.loc[all_eight], 1).replace("+", "").replace(" (", " more (")
+    assert f"ERA has {told[0]} answers, slow GRPO {told[1]}: over all eight ERA has {cell}." in of_verl
+    bonus, grpo = (runs.reward["chain-single"][arm][31] for arm in (("adaptive", "0.45"), ("grpo", "1")))
+    assert f"had {bonus:.2f} of reward in its".replace("0.", ".") in of_verl
+    assert f"(trl-hold.md#results-in-verl), GRPO {grpo:.2f}.".replace("0.", ".") in of_verl
+
+    curves = comparisons.curves_by_key("llm")
+    for task in ("chain", "chain-goal"):
+        of_bonus = llm_page.recorded_runs().training_response_entropy[task]["adaptive"]
+        is_kept = [
+            equal.kept(curves.loc[[(task, "adaptive", share, seed)]], entropy, float(share) * llm.START[task])
+            for (share, seed), entropy in of_bonus.items()
+            if seed in (*TUNING_SEEDS, *FRESH_SEEDS)
+        ]
+        assert len(is_kept) == 15 and sum(is_kept) == 4
+    assert "the worst 20 steps too, it has it in 4 of 15 on both" in of_verl
+
+    (goal,) = (task for task in hold.verl_tasks() if task.name == "chain-goal")
+    curves_of_both = goal.curves(curves, goal.arms[hold.HOLD_8], goal.arms["GRPO"])
+    of_seeds = comparisons.stopped_at(curves_of_both, equal.ENTROPY, [equal.REWARD])[equal.REWARD]
+    (lost,) = of_seeds.index[of_seeds.abs() < 0.005]
+    assert (
+        f"without the seed on which both lost all reward {of_seeds.drop(lost).mean():.2f})".replace("0.", ".")
+        in of_hold
+    )
+    without, held = (
+        runs.reward["chain-biased"][arm].loc[list(llm.HOLD_SEEDS)] for arm in (("era-negative", "0"), ("era-hold", "8"))
+    )
+    said = f"of its reward {without.min():.2f} to {without.max():.2f}, hold 0 to {held.max():.2f})"
+    assert said.replace("0.", ".") in of_hold and held.min() < 0.005
 
 
 def test_what_is_said_of_entropies_and_of_slow_grpo():
