@@ -359,9 +359,11 @@ def test_what_is_said_of_control_has_the_records_numbers():
     five = range(1, 6)
     of_five = [[of_ppo(agent, task, five) for task in control.TASKS] for agent in ("ppo_era", "ppo")]
     assert f"Ant at the end was not told apart, {interval(of_five[0][1], of_five[1][1], '+,.0f')}," in page
+    walker = [of_ppo(agent, "Walker2d-v4", five, over_all) for agent in ("ppo_era", "ppo")]
+    assert f"nor Walker2d over the training, {interval(*walker, '+,.0f')}," in page
     divided = [(ends / load().scales[task]).to_numpy() for side in of_five for task, ends in zip(control.TASKS, side)]
     middle, low, high = bootstrap(divided, interquartile_difference)
-    assert f"nor were the four tasks together, {middle:+.2f} ({low:+.2f} to {high:+.2f})" in page
+    assert f"nor the four tasks together at the end, {middle:+.2f} ({low:+.2f} to {high:+.2f})" in page
     assert math.copysign(1, low) < 0
 
     ppo, era = of_ppo("ppo"), of_ppo("ppo_era")
