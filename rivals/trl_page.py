@@ -68,9 +68,8 @@ def results_table(numbers: pd.DataFrame, known: pd.DataFrame, task: str) -> str:
         has_steps = arm not in (GRPO, ANSWERS)  # the steps of the last are others
         cells += [stopped_cell(curves, *one) if has_steps else "-" for one in compared]
         lines.append([NAMES[arm], *cells])
-    stopped = ["H_resp minus GRPO's at equal reward", "distinct right of 8 there"]
-    stopped.append("reward minus GRPO's at equal H_resp")
-    return table(["arm", *MEASURES, "kept", *stopped], lines)
+    heading = ["arm", *MEASURES, "kept", "H_resp minus GRPO's at equal reward", "distinct right of 8 there"]
+    return table([*heading, "reward minus GRPO's at equal H_resp"], lines)
 
 
 def tables(numbers: pd.DataFrame) -> dict[str, str]:

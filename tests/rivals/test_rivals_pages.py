@@ -364,7 +364,7 @@ def test_what_is_said_of_control_has_the_records_numbers():
     divided = [(ends / load().scales[task]).to_numpy() for side in of_five for task, ends in zip(control.TASKS, side)]
     middle, low, high = bootstrap(divided, interquartile_difference)
     assert f"nor the four tasks together at the end, {middle:+.2f} ({low:+.2f} to {high:+.2f})" in page
-    assert math.copysign(1, low) < 0
+    assert low < 0
 
     ppo, era = of_ppo("ppo"), of_ppo("ppo_era")
     others = (6175, 6579)
@@ -406,11 +406,10 @@ def test_what_is_said_of_different_answers_and_of_prompts_given_up():
     assert f"ERA has {era:.0f} different right answers at the hottest temperature at which .95 are right" in page
     assert f"a bonus on mean entropy {bonus:.0f}, GRPO with a quarter of the learning rate {slow:.0f}" in page
     fresh = mean("chain", "era", "0.45", FRESH_SEEDS, "pass_at_1")
-    both = [(*TUNING_SEEDS, 31), ("era", "0.45"), ("grpo", "1")]
-    of_era, of_grpo = (runs.pass_at_1["chain"][arm] for arm in both[1:])
-    of_era = pd.concat([of_era, runs.pass_at_1["chain"]["era-k", "2"]])  # seed 31, with the same bound
-    three = of_era.loc[list(both[0])].mean(), of_grpo.loc[list(both[0])].mean()
-    said = f"{fresh:.2f} there; on three other seeds {three[0]:.2f}, GRPO's {three[1]:.2f}."
+    on_chain, shared = runs.pass_at_1["chain"], [*TUNING_SEEDS, 31]
+    of_era = pd.concat([on_chain["era", "0.45"], on_chain["era-k", "2"]])  # seed 31, with the same bound
+    own, of_grpo = of_era.loc[shared].mean(), on_chain["grpo", "1"].loc[shared].mean()
+    said = f"{fresh:.2f} there; on three other seeds {own:.2f}, GRPO's {of_grpo:.2f}."
     assert f"ERA's accuracy is {said}".replace("0.", ".") in page
     half, high = (mean("chain-goal", *arm, FRESH_SEEDS, "pass_at_32") for arm in (("grpo", "0.5"), ("era", "0.7")))
     full, without = (
@@ -456,10 +455,8 @@ def test_what_is_said_of_later_seeds_and_of_runs_without_reward():
     curves_of_both = goal.curves(curves, goal.arms[hold.HOLD_8], goal.arms["GRPO"])
     of_seeds = comparisons.stopped_at(curves_of_both, equal.ENTROPY, [equal.REWARD])[equal.REWARD]
     (lost,) = of_seeds.index[of_seeds.abs() < 0.005]
-    assert (
-        f"without the seed on which both lost all reward {of_seeds.drop(lost).mean():.2f})".replace("0.", ".")
-        in of_hold
-    )
+    without_it = f"without the seed on which both lost all reward {of_seeds.drop(lost).mean():.2f})"
+    assert without_it.replace("0.", ".") in of_hold
     without, held = (
         runs.reward["chain-biased"][arm].loc[list(llm.HOLD_SEEDS)] for arm in (("era-negative", "0"), ("era-hold", "8"))
     )
