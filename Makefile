@@ -124,10 +124,10 @@ llm-smoke vision-smoke control-smoke: $(call ready,cpu)
 ##@ ERA beside what people use instead, on CPU cores (TASKS, SEED, ARMS, DRY_RUN=1, OUTPUT, JOBS; docs/rivals/)
 # all of these, one after the other: days of two cores
 rivals: rivals-llm-hold rivals-trl rivals-control
-## rivals, rivals-llm-hold: all, for days; in verl: what holds ERA's bound; 220 runs
+## rivals, rivals-llm-hold: all, for days; in verl: what holds ERA's bound; 225 runs
 rivals-llm-hold: patched-verl
 	@$(CPU) -m rivals.launch llm-hold
-## rivals-trl: the same in TRL, SmolLM2-135M; 134 runs
+## rivals-trl: the same in TRL, SmolLM2-135M; 140 runs
 rivals-trl: $(call ready,trl-cpu)
 	@$(TRL_CPU) -m rivals.launch trl
 ## rivals-control: PPO with low noise, mis-set targets, EAPO; SAC's alpha

@@ -7,6 +7,8 @@ only slows it down ends on the same curve. So a run's end is compared with a poi
 seed. Curves are those of records/, and every number is a mean over WINDOW updates.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -58,6 +60,18 @@ def differences(run: pd.DataFrame, rival: pd.DataFrame, equal: str) -> pd.Series
     end = curve.iloc[-1]
     at = stopped(of_rival, end, equal)
     return pd.concat([end - at[curve.columns], at[["step"]]])
+
+
+def reward_at_end(host: str, run: tuple[str, str, str, int]) -> float:
+    """The reward with which a recorded run ends. host: "llm" or "trl"; run: its KEY. KeyError if it is not recorded."""
+    known = records.read(f"{host}/curves").set_index(records.KEY).sort_index()
+    return smoothed(known.loc[[run]])[REWARD].iloc[-1]
+
+
+def middle_update(rewards: Sequence[float], reward: float) -> int | None:
+    """The update in the middle of the first WINDOW ones whose mean reward is at least `reward`; None if it never is."""
+    reached = np.flatnonzero(pd.Series(rewards).rolling(WINDOW).mean() >= reward)
+    return int(reached[0]) + 1 - WINDOW // 2 if len(reached) else None
 
 
 def shortfall(run: pd.DataFrame, bound: float) -> dict[str, float]:

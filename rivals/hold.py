@@ -28,6 +28,7 @@ from rivals.rule import rows_of_seeds
 
 Arm = tuple[str, str]  # method and setting
 HOLD_8 = "ERA with hold, k = 8"  # the arm that is compared with its rivals
+STOPPED: Arm = ("grpo-stopped", "8")
 RIVALS = 5
 COMPARISONS = 60  # in each host: RIVALS and three measures on each of its four tasks and bounds
 
@@ -42,6 +43,7 @@ class Host:
         at_end: measures of the final weights, by their headings: the column and decimals.
         at_end_if_tested: those that only the tasks have that are compared in them.
         when_stopped: what is compared where a rival is stopped, and decimals, by what is equal there.
+        stopped_runs: measures of final weights, by heading, in which hold is compared with GRPO's weights when stopped.
         tested: which of these count in Holm's correction, as pairs of what is equal and what is compared.
     """
 
@@ -50,6 +52,7 @@ class Host:
     at_end: dict[str, tuple[str, int]]
     at_end_if_tested: dict[str, tuple[str, int]]
     when_stopped: dict[str, dict[str, int]]
+    stopped_runs: dict[str, tuple[str, int]]
     tested: tuple[tuple[str, str], ...]
 
 
@@ -91,6 +94,7 @@ TRL = Host(
         equal.REWARD: {equal.ENTROPY: 2, "distinct_right": 1},
         equal.ENTROPY: {equal.REWARD: 2, "distinct_right": 1},
     },
+    {"reward": ("reward", 2), "pass@8": ("pass_at_8", 2), "distinct right of 32": ("distinct_right", 1)},
     ((equal.REWARD, equal.ENTROPY), (equal.REWARD, "distinct_right"), (equal.ENTROPY, equal.REWARD)),
 )
 VERL = Host(
@@ -99,6 +103,12 @@ VERL = Host(
     {"accuracy": ("pass_at_1", 2)},
     {"accuracy at the best temperature": ("best_accuracy", 2), "d@.95": ("d@.95", 1), "reward": ("reward", 2)},
     {equal.REWARD: {equal.ENTROPY: 2}, equal.ENTROPY: {equal.REWARD: 2}},
+    {
+        "accuracy": ("pass_at_1", 2),
+        "pass@32": ("pass_at_32", 2),
+        "distinct right of 32": ("distinct_32", 1),
+        "d@.95": ("d@.95", 1),
+    },
     ((equal.REWARD, equal.ENTROPY), (equal.ENTROPY, equal.REWARD)),
 )
 
@@ -261,6 +271,25 @@ def host_tables(numbers: pd.DataFrame, host: Host, tasks: Sequence[Task], holm_p
     return {**tables, holm_place: f"After Holm's correction, {text}{known and f', of which {known}'}: {of_all}."}
 
 
+def stopped_runs_table(numbers: pd.DataFrame, recorded: pd.DataFrame, host: Host, tasks: Sequence[Task]) -> list[str]:
+    """HOLD_8 beside GRPO that was stopped at its reward: a line per measure of the final weights. [] without any."""
+    lines = []
+    for task in tasks:
+        held, stopped = task.arms[HOLD_8], STOPPED
+        seeds = [seed for seed in task.seeds if {task.run(arm, seed) for arm in (held, stopped)} <= {*numbers.index}]
+        if held != ("era-hold", "8") or not seeds:
+            continue
+        of_held, of_stopped = (numbers.loc[[task.run(arm, seed) for seed in seeds]] for arm in (held, stopped))
+        steps = joined((recorded.loc[[run]].step.max() for run in of_stopped.index), "d")
+        lines.append([f"`{task.name}`", "updates", "", steps, ""])
+        for name, (column, digits) in host.stopped_runs.items():
+            values = [of[column].reset_index(drop=True) for of in (of_held, of_stopped)]
+            cells = [*(joined(of_arm, f".{digits}f") for of_arm in values), difference(*values, digits)]
+            lines.append([f"`{task.name}`", name, *cells])
+    heading = ["task", "of the final weights", "ERA with hold, k = 8", "GRPO, stopped", "difference"]
+    return [table(heading, lines)] if lines else []
+
+
 def panels(host: Host, tasks: Sequence[Task]) -> dict[str, tuple[Arm, float, pd.DataFrame]]:
     """For the picture, by title: each arm that has several seeds, its bound, and the curves of those that count."""
     recorded, drawn, by_title = curves_by_key(host.curves), set(), {}
@@ -283,6 +312,9 @@ def sections(numbers: pd.DataFrame, host: Host, tasks: Sequence[Task], holm_plac
             continue
         tables = (text[f"{which} {task.name} {task.label}"] for which in ("results", "rivals"))
         parts += [f"### {host.name}, `{task.name}`, {task.label} nats", *tables]
+    stopped = stopped_runs_table(numbers, curves_by_key(host.curves), host, tasks)
+    if stopped:
+        parts += [f"### {host.name}, GRPO stopped at the reward of hold with k = 8", *stopped]
     return "\n\n".join([*parts, wrapped(text[holm_place]), *not_run_line(not_run)])
 
 

@@ -23,6 +23,7 @@ HOLD_SEEDS = (31, 32, 33, 34, 35)
 # {rate} the setting times the learning rate, {h_resp} the setting times H_resp, {bound} the task's.
 METHODS = {
     "grpo": "actor.optim.lr={rate}",
+    "grpo-stopped": "",  # its setting is the k of the run with hold at whose reward rivals.llm_run stops it
     "adaptive": "++actor.adaptive_entropy.delta=0.005 ++actor.adaptive_entropy.target={h_resp}",
     "era-hold": "actor.era.k={value} actor.era.low={bound} actor.era.hold=True",
     "era-k": "actor.era.k={value} actor.era.low={bound}",
@@ -33,7 +34,8 @@ METHODS = {
 def hold_settings(task: str) -> dict[str, list[str]]:
     """The methods on a task, and their settings."""
     held = {"era-hold": ["8", "2", "4", "1"], "era-k": ["8", "2", "4"], "era-negative": ["0"]}
-    return {**held, "grpo": ["1", "0.25"], "adaptive": [HOLD_SHARE[task]]}
+    stopped = {"grpo-stopped": ["8"]} if task == "chain" else {}
+    return {**held, "grpo": ["1", "0.25"], "adaptive": [HOLD_SHARE[task]], **stopped}
 
 
 def overrides(method: str, setting: str, task: str) -> list[str]:

@@ -21,7 +21,7 @@ from demo.llm import chain, config, curves, training, warmup
 from demo.llm.models import EOS
 from era.language import response_entropy
 from recipes import PROJECT, run_json
-from rivals import llm
+from rivals import equal, llm
 from rivals.llm import CURVES, SAMPLES, STEPS, TEMPERATURES
 
 PACKAGES = ("torch", "transformers", "ray", "tensordict", "numpy")
@@ -30,7 +30,7 @@ ANSWERS, ANSWERS_AT_1 = 64, 256  # sampled per prompt
 STARTS = dict.fromkeys(llm.START, chain.VALIDATION_STARTS) | {"chain-goal": range(10, 90, 2)}
 BLOCK = 32  # answers, of which distinct ones are counted
 # verl writes the final weights as a model of transformers. The adaptive bonus saves its coefficient with the optimizer.
-SAVE = ("trainer.save_freq={steps}", "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,hf_model]")
+SAVE = ("trainer.save_freq={frequency}", "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,hf_model]")
 
 
 def start_model(task: str, seed: int) -> Path:
@@ -93,17 +93,24 @@ def sample(weights: Path, task: str) -> list[dict]:
 
 
 def train(arguments: argparse.Namespace) -> Path:
-    """Train the run, and return the folder of the final weights."""
+    """Train the run, and return the folder of the weights of which answers are sampled: the final ones, or those of
+    equal.middle_update, for which a run that is stopped keeps all."""
     settings = config.Settings(arguments.task, arguments.seed, arguments.steps)
     start = start_model(arguments.task, arguments.seed)
     folder = Path("verl").resolve()
     warmup.write_data(folder.parent, arguments.task, arguments.seed)
-    overrides = [setting.format(steps=arguments.steps) for setting in SAVE]
+    stopped = arguments.method == "grpo-stopped"
+    overrides = [setting.format(frequency=1 if stopped else arguments.steps) for setting in SAVE]
     overrides += llm.overrides(arguments.method, arguments.setting, arguments.task)
     trainer = "rivals.llm_trainer" if arguments.method == "era-negative" else None
     training.train_arm(settings, "grpo", arguments.checkout, start, folder, overrides, trainer=trainer)
-    curves.steps(folder, arguments.task).rename(columns={"step": "global_step"}).to_csv(CURVES, index=False)
-    return folder / f"global_step_{arguments.steps}/actor/huggingface"
+    rows = curves.steps(folder, arguments.task).rename(columns={"step": "global_step"})
+    last = arguments.steps
+    if stopped:
+        held = (arguments.task, "era-hold", arguments.setting, arguments.seed)
+        last = equal.middle_update(rows.reward, equal.reward_at_end("llm", held)) or last
+    rows[rows.global_step <= last].to_csv(CURVES, index=False)
+    return folder / f"global_step_{last}/actor/huggingface"
 
 
 def parse() -> argparse.Namespace:
@@ -132,6 +139,7 @@ def main() -> None:
     weights = train(arguments)
     pd.DataFrame(sample(weights, arguments.task)).to_csv(SAMPLES, index=False)
     shutil.rmtree("verl")
+    record["total_steps"] = len(pd.read_csv(CURVES))
     run_json.finish(Path(), record)  # without a CPU time: most of it is used by Ray's processes, which are not counted
 
 

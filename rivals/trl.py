@@ -16,6 +16,8 @@ HOLD = (
     ("pairs50-400", {"era-hold": ("8",), "grpo": ("0",), "era-k": ("8",), "era-negative": ("0",)}, HOLD_SEEDS),
     ("pairs50-400", {"era": ("1.6",), "grpo-negative": ("0",)}, HOLD_SEEDS),
     ("pairs", {"era-hold": ("8@0.8", "8@1.6"), "grpo-negative": ("0",)}, HOLD_SEEDS),
+    ("pairs", {"grpo-stopped": ("8",)}, HOLD_SEEDS),
+    ("pairs50-400", {"grpo-stopped": ("8",)}, HOLD_SEEDS),
     ("pairs", {"era-hold": ("1",), "grpo-rate": ("0.25",), "era": ("1.2",), "era-k": ("4",)}, HOLD_SEEDS),
     ("pairs50-400", {"era-hold": ("4", "2"), "adaptive": ("0.46",)}, HOLD_SEEDS),
     ("pairs", {"era-hold": ("8",), "grpo": ("0",), "era-k": ("8",), "era-negative": ("0",)}, LATER_SEEDS),
@@ -51,6 +53,7 @@ class Arm:
         steps: updates.
         changes: fields of EraGRPOConfig that differ from the demo's.
         negative_weight: what negative advantages are multiplied by.
+        stopped_at: the k of the recorded run with hold, of the same seed, at whose reward it is stopped; "" for none.
     """
 
     base: str
@@ -58,6 +61,7 @@ class Arm:
     steps: int
     changes: dict[str, Any] = field(default_factory=dict)
     negative_weight: float = 1.0
+    stopped_at: str = ""
 
 
 def arm(task: str, method: str, setting: str) -> Arm:
@@ -67,6 +71,8 @@ def arm(task: str, method: str, setting: str) -> Arm:
     match method:
         case "grpo" | "era" | "adaptive":
             return Arm(base, value, steps)
+        case "grpo-stopped":
+            return Arm(base, bound, steps, {"save_strategy": "no"}, stopped_at=setting)  # 8 updates' weights, in memory
         case "era-negative" | "grpo-negative":
             return Arm(base, bound, steps, negative_weight=value)
         case "grpo-rate":

@@ -9,16 +9,19 @@ folder beside this one, which `--method warm-up --setting 0` with the same task 
 
 import argparse
 import dataclasses
+from collections import deque
 from pathlib import Path
 
+import pandas as pd
 import torch
+from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from demo.trl import training
-from demo.trl.settings import Settings
+from demo.trl.settings import STEPS_FILE, Settings
 from era.trl import EraGRPOTrainer, EraMixin
 from recipes import PROJECT, run_json
-from rivals import trl
+from rivals import equal, trl
 
 PACKAGES = ("torch", "transformers", "trl", "accelerate", "numpy")
 
@@ -53,8 +56,8 @@ def start_of(arguments: argparse.Namespace) -> Path:
     return Path(f"../{arguments.task}-warm-up-0-seed{arguments.seed}")
 
 
-def trainer_of(arm: trl.Arm) -> type[EraGRPOTrainer]:
-    """ERA's trainer, with what the arm changes beside its configuration."""
+def trainer_of(arm: trl.Arm, stop: float | None = None) -> type[EraGRPOTrainer]:
+    """ERA's trainer, with what the arm changes beside its configuration. stop: the reward at which it stops."""
 
     class WeightedGRPOTrainer(GRPOTrainer):
         """Below ERA, which therefore decides by the weighted advantages; it acts where they are positive."""
@@ -68,7 +71,35 @@ def trainer_of(arm: trl.Arm) -> type[EraGRPOTrainer]:
     class Weighted(EraMixin, WeightedGRPOTrainer):
         pass
 
+    class Stopped(EraGRPOTrainer):
+        def __init__(self, *args, callbacks=(), **fields):
+            super().__init__(*args, callbacks=[*callbacks, Stop(stop)], **fields)
+
+    if stop is not None:
+        return Stopped
     return EraGRPOTrainer if arm.negative_weight == 1 else Weighted
+
+
+class Stop(TrainerCallback):
+    """Stops a training at the reward, with the weights of equal.middle_update."""
+
+    def __init__(self, reward: float):
+        self.reward = reward
+        self.weights: deque[list[torch.Tensor]] = deque(maxlen=equal.WINDOW // 2 + 1)  # of the last updates
+
+    def on_step_end(self, args, state, control, model, **_):
+        self.weights.append([parameter.detach().clone() for parameter in trained(model)])
+
+    def on_log(self, args, state, control, model, **_):
+        rewards = [row["reward"] for row in state.log_history if "reward" in row]
+        if not control.should_training_stop and equal.middle_update(rewards, self.reward):
+            for parameter, earlier in zip(trained(model), self.weights[0]):
+                parameter.data.copy_(earlier)
+            control.should_training_stop = True
+
+
+def trained(model) -> list[torch.nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def main() -> None:
@@ -86,7 +117,16 @@ def main() -> None:
         training.warm_up(settings)
     else:
         changes = {"learning_rate": trl.LEARNING_RATE, **arm.changes}
-        training.train(start_of(arguments), settings, arm.base, arm.bound, trl.ANSWERS, trainer_of(arm), **changes)
+        held = (arguments.task, "era-hold", arm.stopped_at, arguments.seed)
+        stop = equal.reward_at_end("trl", held) if arm.stopped_at else None
+        training.train(
+            start_of(arguments), settings, arm.base, arm.bound, trl.ANSWERS, trainer_of(arm, stop), **changes
+        )
+        if stop is not None:
+            rows = pd.read_csv(STEPS_FILE)
+            rows = rows.head(equal.middle_update(rows.reward, stop) or len(rows))
+            rows.to_csv(STEPS_FILE, index=False)
+            record["total_steps"] = len(rows)
     run_json.finish(Path(), record)
 
 

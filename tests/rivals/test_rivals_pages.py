@@ -245,6 +245,13 @@ def test_rival_that_holds_an_entropy_is_stopped_at_its_last():
     assert equal.differences(run, first, equal.REWARD).step == 15  # its first mean already has more
 
 
+def test_middle_of_the_first_updates_that_have_a_reward():
+    """By hand: rewards 0.01, 0.02 and so on have 0.13 as the mean of updates 6 to 20; 5 to 19 have 0.12."""
+    rewards = [update / 100 for update in range(1, 31)]
+    assert equal.middle_update(rewards, 0.125) == 13
+    assert equal.middle_update(rewards, -1) == 8 and equal.middle_update(rewards, 0.24) is None
+
+
 def test_shortfall_below_a_bound_counts_from_its_first_reach():
     """By hand, with a bound of 1: 0.2, 0, 0.1, 0.3, 0.2 and 0 are lacking; the worst four rows in turn lack 0.2."""
     run = curve([2.0, 1.4, 0.8, 1.0, 0.9, 0.7, 0.8, 1.2], [0.5] * 8)

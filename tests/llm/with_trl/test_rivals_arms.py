@@ -6,7 +6,7 @@ import pytest
 import tiny_grpo  # which skips these tests where TRL is not installed
 
 from era.trl import EraGRPOTrainer
-from rivals import trl
+from rivals import equal, trl
 from rivals.trl_run import trainer_of
 
 ARMS = {  # one of each method; a bound of its own stands behind an @
@@ -16,7 +16,9 @@ ARMS = {  # one of each method; a bound of its own stands behind an @
     ("era-k", "8@1.6"): trl.Arm("era", 1.6, 150, {"era_k": 8.0}),
     ("era-hold", "2"): trl.Arm("era", 1.2, 150, {"era_k": 2.0, "era_hold": True}),
     ("era-negative", "0@0.8"): trl.Arm("era", 0.8, 150, negative_weight=0.0),
+    ("grpo-negative", "0"): trl.Arm("grpo", 0.0, 150, negative_weight=0.0),
     ("grpo-rate", "0.25"): trl.Arm("grpo", 0.0, 150, {"learning_rate": 2.5e-6}),
+    ("grpo-stopped", "8"): trl.Arm("grpo", 0.0, 150, {"save_strategy": "no"}, stopped_at="8"),
 }
 
 
@@ -48,3 +50,19 @@ def test_negative_advantages_are_left_out_and_all_else_is_the_trainers(policy):
         tiny_grpo.weights(tiny_grpo.train(one, tiny_grpo.model(), **settings)[0]) for one in trainers
     )
     assert tiny_grpo.same(found, expected) and not tiny_grpo.same(found, plain)
+
+
+def test_a_stopped_run_has_the_weights_of_the_middle_update():
+    """To the bit, those of a training that lasts as many updates."""
+    grpo = {**tiny_grpo.ERA, "era_k": 1.0, "train_dataset": tiny_grpo.prompts(2 * 20)}
+
+    def train(trainer, updates=20):
+        return tiny_grpo.train(trainer, tiny_grpo.model(), max_steps=updates, **grpo)[0]
+
+    arm, whole = trl.arm("pairs", "grpo-stopped", "8"), train(EraGRPOTrainer)
+    rewards = [row["reward"] for row in whole.state.log_history if "reward" in row]
+    stop = sum(rewards[2:17]) / equal.WINDOW - 1e-9  # the first such mean is at most at update 17
+    middle, stopped = equal.middle_update(rewards, stop), train(trainer_of(arm, stop))
+    assert stopped.state.global_step == middle + 7 < 20
+    assert tiny_grpo.same(tiny_grpo.weights(stopped), tiny_grpo.weights(train(EraGRPOTrainer, middle)))
+    assert tiny_grpo.same(tiny_grpo.weights(train(trainer_of(arm, 99.0))), tiny_grpo.weights(whole))
