@@ -98,7 +98,7 @@ def first_sentence(judged: Judged) -> str:
     hold, fail, undecided = (claims[state] for state in (REPRODUCED, NOT_REPRODUCED, PARTIAL))
     said = f"Of {claims.total()} tests of what the paper says of its figures {hold + fail + undecided} were made"
     if hold + fail + undecided:
-        said += f" (as a whole {hold} of them hold, {fail} are not shown, and {undecided} are undecided)"
+        said += f" (as a whole {hold} held, {fail} not shown, {undecided} undecided)"
     numbers = Counter(judged.states[id] for id, entry in judged.paper.entries.items() if entry.tolerance)
     good, bad = numbers[REPRODUCED], numbers[NOT_REPRODUCED]
     said += f". Of the {numbers.total()} rows of its tables {good + bad} were run"

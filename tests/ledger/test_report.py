@@ -35,7 +35,7 @@ def test_the_first_sentence_says_how_much_of_the_paper_was_tested(paper):
     assert "tables 2 were run: 0 reproduced, 2 not." in report.first_sentence(wrong)  # it is in two tables
     rows = [curves_of(paper, row, "eval_avg_return", end, 5) for row, end in (("ppo", 100), ("ppo-era", 200))]
     holds = report.first_sentence(judge(paper, sum(rows, [])))
-    assert "2 were made (as a whole 2 of them hold, 0 are not shown, and 0 are undecided)." in holds
+    assert "2 were made (as a whole 2 held, 0 not shown, 0 undecided)." in holds
 
 
 def test_the_first_screen_names_the_claims_that_were_tested(paper, written):
@@ -46,14 +46,14 @@ def test_the_first_screen_names_the_claims_that_were_tested(paper, written):
         if not item.name.startswith("Ant"):
             item.curves["eval_avg_return"] -= 300
     text, _, _ = written(judge(paper, low + high))
-    assert "2 were made (as a whole 0 of them hold, 2 are not shown, and 0 are undecided)." in text
+    assert "2 were made (as a whole 0 held, 2 not shown, 0 undecided)." in text
     said = "consistently yields significant improvements in both sample efficiency and final performance"
     parts = "2 of 8 parts hold: Ant-v4, end; Ant-v4, whole training"
     first = f"| {said} (PPO and PPO-ERA on MuJoCo Gym) | ✗ is not shown | {parts} | 40 runs of 100 steps |"
     assert text.index(first) < text.index("| achieves superior asymptotic performance") < text.index("## What was run")
     assert "| ● run | 0 | 0 | 8 | 8 |" in text, "8 curves, although two figures have them"
     one_seed = judge(paper, [item for item in low + high if item.seed == 1])
-    assert "2 were made (as a whole 0 of them hold, 0 are not shown, and 2 are undecided)." in report.first_sentence(
+    assert "2 were made (as a whole 0 held, 0 not shown, 2 undecided)." in report.first_sentence(
         one_seed
     )
 
