@@ -53,9 +53,7 @@ def test_the_first_screen_names_the_claims_that_were_tested(paper, written):
     assert text.index(first) < text.index("| achieves superior asymptotic performance") < text.index("## What was run")
     assert "| ● run | 0 | 0 | 8 | 8 |" in text, "8 curves, although two figures have them"
     one_seed = judge(paper, [item for item in low + high if item.seed == 1])
-    assert "2 were made (as a whole 0 held, 0 not shown, 2 undecided)." in report.first_sentence(
-        one_seed
-    )
+    assert "2 were made (as a whole 0 held, 0 not shown, 2 undecided)." in report.first_sentence(one_seed)
 
 
 def test_the_papers_numbers_stand_beside_ours(paper, written):
