@@ -312,10 +312,11 @@ def sections(numbers: pd.DataFrame, host: Host, tasks: Sequence[Task], holm_plac
             continue
         tables = (text[f"{which} {task.name} {task.label}"] for which in ("results", "rivals"))
         parts += [f"### {host.name}, `{task.name}`, {task.label} nats", *tables]
+    parts += [wrapped(text[holm_place]), *not_run_line(not_run)]
     stopped = stopped_runs_table(numbers, curves_by_key(host.curves), host, tasks)
     if stopped:
         parts += [f"### {host.name}, GRPO stopped at the reward of hold with k = 8", *stopped]
-    return "\n\n".join([*parts, wrapped(text[holm_place]), *not_run_line(not_run)])
+    return "\n\n".join(parts)
 
 
 def tables(of_trl: pd.DataFrame, of_llm: pd.DataFrame) -> dict[str, str]:

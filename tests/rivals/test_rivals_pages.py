@@ -224,6 +224,21 @@ def test_what_is_said_of_hold_in_readme_and_in_when_to_use():
     assert f"up to {less} less than GRPO at its end" in readme and f"GRPO's end has up to {less} more" in advice
 
 
+def test_on_how_many_seeds_hold_has_more_right_answers_than_grpo_stopped_at_its_reward():
+    of_trl, of_verl = trl_page.recorded_runs().distinct_right, llm.measures(records.read("llm/samples")).distinct_32
+    more = {}
+    for of, task, seeds in (
+        (of_trl, "pairs", trl.HOLD_SEEDS),
+        (of_trl, "pairs50-400", trl.HOLD_SEEDS),
+        (of_verl, "chain", llm.HOLD_SEEDS),
+    ):
+        held, stopped = (rows_of_seeds(of, (task, *arm), seeds) for arm in (("era-hold", "8"), hold.STOPPED))
+        more[task] = f"{(held > stopped).sum()} of {len(seeds)}"
+    assert more == {"pairs": "3 of 3", "pairs50-400": "3 of 3", "chain": "4 of 5"}
+    said = "on all three seeds of `pairs` and of `pairs50-400` and on four of five of `chain`"
+    assert said in " ".join((report.DOCS / "rivals/trl-hold.md").read_text().split())
+
+
 def test_a_rival_that_ends_with_more_entropy_has_no_equal_point():
     """By hand: on the second of three seeds the rival never comes down to the run's H_resp."""
     run = pd.DataFrame({"step": range(5, 55, 5), "reward": 0.9, "response_entropy": 1.0})
