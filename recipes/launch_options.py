@@ -22,6 +22,13 @@ from recipes import PROJECT, UserError
 CONTROL, VISION, RIVALS, RESULTS = "recipes.control", "recipes.vision", "rivals.launch", "recipes.results"
 GRIDS = (CONTROL, VISION)
 LAUNCHERS = (*GRIDS, RIVALS)
+# Variables that choose runs, and what is easily set in their place, after which all runs would be trained.
+MISTAKEN_FOR = {
+    "TASKS": ("TASK",),
+    "SEED": ("SEEDS",),
+    "AGENT": ("AGENTS", "ARM", "ARMS"),
+    "ARMS": ("ARM", "AGENT", "AGENTS"),
+}
 
 
 class Value(NamedTuple):
@@ -190,9 +197,13 @@ class LaunchOptions:
 
     @classmethod
     def from_environment(cls, launcher: str) -> "LaunchOptions":
-        """The options of one of LAUNCHERS. Raises UserError for a value that its variable cannot have."""
+        """The options of one of LAUNCHERS. Raises UserError for a value that its variable cannot have, and for a
+        variable of MISTAKEN_FOR."""
         values = {}
         for name, each in _options(cls, launcher):
+            for other in MISTAKEN_FOR.get(each.variable, ()):
+                if os.environ.get(other):
+                    raise UserError(f"{other} chooses no runs here. Set {each.variable}, or unset {other}.")
             text = os.environ.get(each.variable, "")
             try:
                 value = each.value.read(text) if text else None

@@ -69,6 +69,16 @@ def test_a_value_that_a_variable_cannot_have_is_named(monkeypatch, launcher, var
 
 
 @pytest.mark.parametrize(
+    "launcher, mistaken, meant",
+    [(CONTROL, "TASK", "TASKS"), (CONTROL, "ARMS", "AGENT"), (VISION, "SEEDS", "SEED"), (RIVALS, "AGENT", "ARMS")],
+)
+def test_a_misspelt_choice_of_runs_does_not_choose_all(monkeypatch, launcher, mistaken, meant):
+    monkeypatch.setenv(mistaken, "1")
+    with pytest.raises(UserError, match=f"{mistaken} chooses no runs here. Set {meant}, or unset {mistaken}."):
+        LaunchOptions.from_environment(launcher)
+
+
+@pytest.mark.parametrize(
     "command, variables, said",
     [
         ("ppo", {"TASKS": "../Ant-v4"}, "TASKS: ../Ant-v4 is not the name of a task"),
