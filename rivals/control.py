@@ -221,13 +221,14 @@ def readme_text() -> str:
     ):
         ends = returns("control-ppo", agent)
         how = {NOT_TOLD_APART: "not told apart"}.get(verdict(ends, era), f"{verdict(ends, era)} ERA")
-        without.append(f"{words} {ends.mean():,.0f} ({how})")
+        fewer = "" if len(ends) == len(era) else f", {len(ends)} seeds"
+        without.append(f"{words} {ends.mean():,.0f} ({how}{fewer})")
     verdicts = {verdict(*pair) for measure in MEASURES.values() for pair in seeds_by_task(measure).values()}
     reproduced = "reproduced" if verdicts == {"above"} else "not reproduced as a whole"
     return wrapped(
         f"- **PPO on HalfCheetah-v4** has a return of {ppo.mean():,.0f} without ERA ({ppo.min():,.0f} to "
         f"{ppo.max():,.0f}) and of {era.mean():,.0f} with it ({seeds}). {', '.join(without[:2])} {without[2]}. "
-        f"[The paper's figure](docs/control/ppo.md#the-figure) of four tasks is {reproduced}.",
+        f"[The paper's figure](docs/control/ppo.md#the-figure) is {reproduced}.",
         "  ",
     )
 
